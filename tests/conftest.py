@@ -1,11 +1,12 @@
 """What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, repeatable examples, no
 signal ignored."""
 
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jaxtyping
 import pytest
@@ -54,6 +55,18 @@ def c_compiler(compiler_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(compiler_cache))
     if why := why_not_compiled():
         pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def onnxruntime() -> Iterator[Any]:
+    """The package, for tests that export. torch then reads its table of ONNX operators for the first export only."""
+    found = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield found
 
 
 class Done(NamedTuple):

@@ -1,8 +1,6 @@
 """What tests of runs share: starting and advancing them, comparing their states and metrics, forging their checkpoints."""
 
 import json
-import os
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -12,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from forks import PythonProcess
 from torch import Tensor
 
 import tightrope as tr
@@ -26,12 +25,9 @@ __all__ = ["forge", "forge_config", "forge_tensors", "manifest_of", "newest"]
 AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 
 
-def start_command(*words: str, variables: dict[str, str] | None = None, **options: Any) -> "subprocess.Popen[str]":
+def start_command(*words: str, **options: Any) -> PythonProcess:
     """`tightrope` with some words, in a process of its own."""
-    own = {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1", **(variables or {})}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    command = [sys.executable, "-m", "tightrope", *words]
-    return subprocess.Popen(command, env={**os.environ, **own}, text=True, **streams)
+    return PythonProcess("-m", "tightrope", *words, **options)
 
 
 def refusal(call: Any, *args: Any, **given: Any) -> str:

@@ -1,21 +1,20 @@
 """The examples run as they are, and the README's code does what it says."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import PythonProcess
 
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 
 
-def run(command: list[str], cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run(script: Path, cwd: Path) -> str:
+    """What a script prints; a warning is an error."""
+    process = PythonProcess(str(script), cwd=cwd, variables={"PYTHONWARNINGS": "error"})
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
 
 
 def means(output: str) -> list[float]:
@@ -23,7 +22,7 @@ def means(output: str) -> list[float]:
 
 
 def example(name: str, cwd: Path) -> str:
-    return run([sys.executable, str(ROOT / "examples" / name)], cwd)
+    return run(ROOT / "examples" / name, cwd)
 
 
 def test_cartpole(tmp_path):
@@ -120,7 +119,7 @@ def test_readme_code(tmp_path):
     assert len(blocks) == 3
     script = tmp_path / "readme.py"
     script.write_text("\n".join(blocks))
-    first, vpg, centered = means(run([sys.executable, str(script)], tmp_path))
+    first, vpg, centered = means(run(script, tmp_path))
     assert first >= 495
     assert vpg >= 450
     assert centered > 300  # out of 500, by its own reward

@@ -1,11 +1,8 @@
 """Training from outside: a loop over agent.phases() is learn(), and may be left at any time."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forks import PythonProcess
 from run_helpers import refusal
 
 import tightrope as tr
@@ -78,11 +76,8 @@ def test_a_program_that_fails_in_the_loop_leaves_a_run_that_goes_on(tmp_path: Pa
         f"import tightrope as tr\nfor row in tr.PPO('CartPole-v1', **{SMALL!r}).phases(run_dir='run'):\n"
         "    if row['phase'] == 2:\n        raise ZeroDivisionError\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.stderr.rstrip().endswith("ZeroDivisionError")
+    _, err = PythonProcess("-c", code, cwd=tmp_path).communicate()
+    assert err.rstrip().endswith("ZeroDivisionError")
     whole = tr.PPO("CartPole-v1", **SMALL).learn(quiet=True)
     assert same(tr.load(tmp_path / "run").learn(quiet=True), whole)
 

@@ -25,27 +25,23 @@ from .training.build import (
     check_env,
     configured,
     configured_with,
-    find_on_all_ranks,
     make_env,
     per_rank_config,
     resolved,
-    restore,
 )
 from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
-from .training.init_from import start_from
-from .training.memory_settings import import_memory, memory_setting
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
-from .training.own_code import import_own_code
-from .training.resuming import nothing_to_do, resume_notes
+from .training.own_network import Network, import_memory, memory_setting, network_path
+from .training.restore import find_on_all_ranks, nothing_to_do, restore, resume_notes, start_from
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.schedules import check_functions
 from .training.scoring import is_complete, options_of
 from .training.settings import resolve_device
 from .training.signals import Interrupts
 from .training.trainer import Outcome, Trainer
-from .training.user_objects import Network
+from .training.user_objects import import_own_code
 from .types import Env
 
 
@@ -74,7 +70,7 @@ class Agent(AgentBase, metaclass=AgentType):
         if settings.pop("algo", self.algo) != self.algo:
             raise UsageError(f"algo is fixed: this is tr.{type(self).__name__}. Use the class of the other algorithm")
         if network is not None:
-            settings["network"] = user_objects.network_path(network)
+            settings["network"] = network_path(network)
         if "memory" in settings:
             settings["memory"] = memory_setting(settings["memory"])
         if isinstance(env, str) and not user_objects.is_import_path(env):

@@ -22,15 +22,16 @@ from .errors import UsageError, one_line
 from .models import NetworkConfig
 from .models.hybrid_spec import flat_action, flat_parts
 from .training import user_objects
-from .training.build import check_plausible, find_on_all_ranks, per_rank_config, restore
+from .training.build import per_rank_config
 from .training.checkpoint_reader import CONFIG, Checkpoint, find
 from .training.config import Config
-from .training.functions import NAMES
-from .training.own_code import import_own_code
+from .training.own_code import NAMES
+from .training.own_network import Network
 from .training.policy import Policy, loaded, spec_from_json
+from .training.restore import check_plausible, find_on_all_ranks, restore
 from .training.run_directory import directory, load_config
 from .training.settings import available, device_name, name_of_device, resolve_device
-from .training.user_objects import Network, is_import_path
+from .training.user_objects import import_own_code, is_import_path
 from .types import Env, Settings, Spec
 
 MAX_SHOWN = 4  # settings named in one line

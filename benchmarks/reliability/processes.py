@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-import tightrope.cli
+import tightrope.cli.resuming
+import tightrope.cli.trained
+import tightrope.cli.training
 from tightrope.processes import alive
 
 

@@ -159,8 +159,8 @@ def test_it_is_benched() -> None:
     assert set(found.split) == {"environment", "policy", "advantages", "learning", "rest"}
 
 
+@pytest.mark.usefixtures("onnxruntime")
 def test_it_exports(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     assert new_agent().export(tmp_path / "policy.onnx").path.exists()
 
 

@@ -57,7 +57,9 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "cuda, eager": lambda: Runtime(device=torch.device("cuda")),
     "cuda, max": lambda: Runtime("max", device=torch.device("cuda")),
 }
-COMPILED = ("ppo", "ppo, hybrid")  # cases that are compiled on the CPU, where each takes a while
+COMPILED = (
+    "ppo, hybrid",
+)  # cases that are compiled on the CPU, where each takes a while; the test of coefficients has others
 MATRIX = [
     pytest.param(runtime, case, marks=[ON_GPU] if "cuda" in runtime else [])
     for runtime in RUNTIMES

@@ -404,9 +404,9 @@ def test_a_wrong_method_or_space_is_one_line() -> None:
         tr.PPO(Unknown(4), **SMALL)
 
 
+@pytest.mark.usefixtures("onnxruntime")
 @pytest.mark.parametrize("env", [Robot, MaskedRobot, Crane])
 def test_an_exported_graph_has_an_output_for_each_part(env: Any, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     agent = tr.PPO(env(4) if env is Crane else env, total_timesteps=64, num_envs=4, **SMALL).learn(quiet=True)
     done = agent.export(tmp_path / "policy.onnx")

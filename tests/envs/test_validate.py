@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_helpers import start_command
 from torch import Tensor
 
 import tightrope as tr
@@ -246,12 +245,11 @@ def test_the_command_line_shows_the_line_alone(tmp_path: Path) -> None:
         "import tightrope as tr\n\n\nclass Walk(tr.envs.CartPole):\n    def reward(self, state, action, next_state):\n"
         "        return next_state\n"
     )
-    command = [sys.executable, "-m", "tightrope", "train", "walk:Walk", "--run-dir", "run", "--quiet"]
-    environment = {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.startswith("tightrope: Walk.reward returns shape (12, 4) for 12 rows, wanted (12,): ")
-    assert done.stderr.count("\n") == 1
+    process = start_command("train", "walk:Walk", "--run-dir", "run", "--quiet", cwd=tmp_path)
+    _, err = process.communicate()
+    assert process.returncode == 2
+    assert err.startswith("tightrope: Walk.reward returns shape (12, 4) for 12 rows, wanted (12,): ")
+    assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -267,8 +267,7 @@ def test_predict_of_a_tensor_environment_takes_masks() -> None:
         tr.PPO("CartPole-v1", **TINY).predict(np.zeros(4), mask=[1, 1])
 
 
-def test_masks_are_exported(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+def test_masks_are_exported(tmp_path: Path, onnxruntime: Any) -> None:
     agent = tr.PPO(InInfo, num_envs=2, total_timesteps=32, num_minibatches=2, **TINY).learn(quiet=True)
     exported = agent.export(tmp_path / "masked.onnx")
     assert sorted(exported.inputs) == ["action_mask", "observation"]

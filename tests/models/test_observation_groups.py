@@ -311,8 +311,7 @@ def test_predict_takes_the_actors_keys_alone(tmp_path: Path) -> None:
     agent.close()
 
 
-def test_predict_and_export_take_a_part_of_a_nested_dict(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+def test_predict_and_export_take_a_part_of_a_nested_dict(tmp_path: Path, onnxruntime: Any) -> None:
     with made("gymnasium", actor_obs=("hint", "secret/kind")) as agent:
         agent.learn(run_dir=tmp_path / "run", quiet=True)
         agent.state.policy.head.logits.weight.data.normal_()
@@ -362,8 +361,7 @@ def test_predict_of_a_tensor_environment_takes_the_actors_part_alone(kind: str, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exported_graph_has_the_actors_inputs_alone(kind: str, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+def test_an_exported_graph_has_the_actors_inputs_alone(kind: str, tmp_path: Path, onnxruntime: Any) -> None:
     with made(kind) as agent:
         agent.learn(quiet=True)
         exported = agent.export(tmp_path / "actor.onnx")
@@ -384,8 +382,8 @@ def test_an_exported_graph_has_the_actors_inputs_alone(kind: str, tmp_path: Path
         assert action.tolist() == agent.predict(other, **mask).tolist()
 
 
+@pytest.mark.usefixtures("onnxruntime")
 def test_a_graph_has_a_value_where_the_critic_sees_no_more(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     with made("gymnasium", critic_obs=("clock",)) as agent:
         exported = agent.export(tmp_path / "both.onnx")
         assert sorted(exported.inputs) == ["clock", "hint"]

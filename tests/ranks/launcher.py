@@ -1,65 +1,27 @@
 """Real processes for the tests beside this file: ranks with the variables that launchers set, or a torchrun that starts them.
 
-They are forked from one process that has imported torch, since importing it takes longer than most tests.
 As a program it is one of those ranks, which runs workers: modules with `main(*arguments)`, whose results it leaves as JSON.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import json
-import multiprocessing
 import os
-import runpy
 import signal
 import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from forks import ROOT, forked
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["pytest", "gymnasium", "tightrope.agent", "tightrope.cli.training", "torch.distributed.run"]
-)
-
-
-def forked(*given: Any) -> Any:
-    process = FORKS.Process(target=be_python, args=given)
-    process.start()
-    return process
-
-
-def be_python(command: tuple[str, ...], variables: dict[str, str], output: Path, cwd: Path | None) -> None:
-    """What `python *command` does, to the handlers at its exit."""
-    with output.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ.update(variables)
-    os.chdir(cwd or ROOT)
-    sys.path[:0] = [str(ROOT), str(HERE)]
-    try:
-        if command[0] == "-m":
-            sys.argv = list(command[1:])
-            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = list(command)
-            runpy.run_path(command[0], run_name="__main__")
-    except Exception as error:
-        sys.last_value = error
-        traceback.print_exc()
-        sys.exit(1)
-    finally:
-        atexit._run_exitfuncs()
 
 
 class Job:
@@ -68,7 +30,7 @@ class Job:
     def __init__(
         self, *command: str, ranks: int = 2, torchrun: tuple[str, ...] | None = None, cwd: Path | None = None
     ) -> None:
-        path = os.pathsep.join([str(ROOT), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(ROOT), str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.size, self.has_torchrun = ranks, torchrun is not None
         self.folder = tempfile.TemporaryDirectory()

@@ -22,12 +22,13 @@ from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.training import export as exporting
 from tightrope.training.export import output_errors
-from tightrope.training.export_rows import random_rows
+from tightrope.training.export_interface import random_rows
 from tightrope.types import Box, Composite, Discrete
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+pytestmark = pytest.mark.usefixtures("onnxruntime")
 INF = float("inf")
 TINY = dict(num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=16, hidden_sizes=(8,), device="cpu")
 

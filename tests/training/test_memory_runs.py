@@ -63,7 +63,8 @@ def agent(env: Any = "CartPole-v1", **settings: Any) -> tr.PPO:
 @pytest.mark.parametrize("memory", ["gru", "lstm", "mingru"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "MaskProbe-v0", "FrozenLake-v1", Countdown], ids=str)
 def test_predicting_with_the_state_plays_the_episodes_of_an_evaluation(env: Any, memory: str, tmp_path: Path) -> None:
-    mine = agent(env, memory=memory, memory_layers=2, norm_obs=env != "FrozenLake-v1").learn(quiet=True)
+    short = dict(max_episode_steps=40, norm_obs=env != "FrozenLake-v1")
+    mine = agent(env, memory=memory, memory_layers=2, **short).learn(quiet=True)
     mine.save(tmp_path / "run")
     policy = tr.load_policy(tmp_path / "run")
     same = tr.load(tmp_path / "run", env=Countdown if env is Countdown else None)
@@ -122,8 +123,7 @@ def test_the_forms_of_a_state() -> None:
 @pytest.mark.parametrize(
     ("env", "memory"), [("CartPole-v1", "gru"), ("Pendulum-v1", "lstm"), (Countdown, "mingru")], ids=str
 )
-def test_an_exported_policy_agrees_over_an_episode(env: Any, memory: str, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+def test_an_exported_policy_agrees_over_an_episode(env: Any, memory: str, tmp_path: Path, onnxruntime: Any) -> None:
     mine = agent(env, memory=memory, memory_layers=2).learn(quiet=True)
     exported = mine.export(tmp_path / "policy.onnx")
     assert exported.inputs[-1] == "state"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_helpers import AGENTS, Spoiled, assert_same_state, rows, state_after
+from run_helpers import AGENTS, Spoiled, assert_same_state, rows, start_command, state_after
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -393,16 +391,13 @@ def test_an_env_that_does_not_do_it_again_is_told_too(monkeypatch: pytest.Monkey
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     command = ["train", "Pendulum-v1", "--run-dir", "r", "--learning-rate", "1e6", "--num-envs", "4", "--num-steps", "8",
                "--num-minibatches", "4", "--total-timesteps", "640", "--quiet", "--device", "cpu"]  # fmt: skip
-    house = str(Path(tr.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-m", "tightrope", *command], cwd=tmp_path, env={"PYTHONPATH": house, "PATH": ""},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("tightrope: phase ")
-    assert "learning rate too high" in done.stderr
-    assert f"phase {tr.load(tmp_path / 'r').state.phase + 1} is not finite" in done.stderr
+    process = start_command(*command, cwd=tmp_path)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.count("\n") == 1, err
+    assert err.startswith("tightrope: phase ")
+    assert "learning rate too high" in err
+    assert f"phase {tr.load(tmp_path / 'r').state.phase + 1} is not finite" in err
 
 
 # on a device ---------------------------------------------------------------------------------------------------------

@@ -171,9 +171,7 @@ def test_a_choice_outside_its_space_is_named(tmp_path: Path) -> None:
     assert "9" in refusal(tr.load_policy(tmp_path / "run").predict, 9)
 
 
-def test_it_can_be_exported(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+def test_it_can_be_exported(tmp_path: Path, onnxruntime: Any) -> None:
     saved(tmp_path / "run", "dict", "from 5")
     written_file = tr.load_policy(tmp_path / "run").export(tmp_path / "policy.onnx")
     assert written_file.max_error < 1e-3

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from itertools import cycle
 from pathlib import Path
@@ -16,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_helpers import AGENTS, assert_same_state, rows
+from forks import PythonProcess
+from run_helpers import AGENTS, assert_same_state, rows, start_command
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.training.build import restore
 from tightrope.training.checkpoint_reader import find
+from tightrope.training.restore import restore
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(
@@ -260,16 +259,12 @@ def test_what_was_given_once_and_for_all_is_the_users_to_change(tmp_path: Path) 
 # in processes of their own --------------------------------------------------------------------------------------------
 
 
-def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+def started(tmp_path: Path, *words: str) -> PythonProcess:
     paths = [Path(tr.__file__).parents[1], Path(__file__).parent, Path(__file__).parents[1]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, *words], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
-    )
+    return start_command(*words, cwd=tmp_path, variables={"PYTHONPATH": os.pathsep.join(map(str, paths))})
 
 
-def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
+def output_of(process: PythonProcess, code: int = 0) -> str:
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert "Traceback" not in err
@@ -281,7 +276,7 @@ def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> 
     settings |= dict(EVALUATED, eval_every=30 * BATCH)
     one = tr.PPO("CartPole-v1", **settings).learn(run_dir=tmp_path / "whole", quiet=True)
     flags = [str(x) for k, v in settings.items() for x in (f"--{k}", *(v if isinstance(v, tuple) else [v]))]
-    process = started(tmp_path, "-m", "tightrope", "train", "CartPole-v1", "--run-dir", "pieces", *flags)
+    process = started(tmp_path, "train", "CartPole-v1", "--run-dir", "pieces", *flags)
     try:
         metrics, deadline = tmp_path / "pieces" / "metrics.jsonl", time.monotonic() + 60
         while not (metrics.exists() and metrics.read_text().count("\n") > 3):
@@ -295,7 +290,7 @@ def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> 
     stopped = rows(tmp_path / "pieces")
     assert 3 < len(stopped) < 150
     assert last == f"stopped after {stopped[-1]['step']:,} steps; `tightrope resume pieces` continues"
-    said = output_of(started(tmp_path, "-m", "tightrope", "resume", "pieces"))
+    said = output_of(started(tmp_path, "resume", "pieces"))
     assert "resuming from" in said
     assert said.count("greedy return") == 1
     assert_same_run(one, tr.load(tmp_path / "pieces"))
@@ -309,7 +304,7 @@ def test_code_of_ones_own_in_another_process(tmp_path: Path) -> None:
     settings = dict(EVALUATED, network=f"{__name__}:Noisy")
     new("ppo", Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
     given = ["--env", f"{__name__}:Windy", "--network", f"{__name__}:Noisy"]
-    resumed = started(tmp_path, "-m", "tightrope", "resume", "pieces", *given, "--quiet")
+    resumed = started(tmp_path, "resume", "pieces", *given, "--quiet")
     one = whole(tmp_path, "ppo", Windy, **settings)
     output_of(resumed)
     assert_same_run(one, tr.load(tmp_path / "pieces", env=Windy))

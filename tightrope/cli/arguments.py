@@ -20,9 +20,9 @@ from ..functional import Schedule
 from ..training.config import setting_types, unknown_setting
 from ..training.history import HISTORY
 from ..training.names import ARGUMENTS, SETTINGS
+from ..training.own_code import Wrapper
 from ..training.settings import coerce, read_settings
 from ..training.user_objects import check_allowed
-from ..training.wrappers import Wrapper
 from ..types import Settings
 
 FLAG_WIDTH, WIDEST = 26, 100

@@ -13,14 +13,13 @@ from ..engine.distributed import broadcast_from_rank0, join
 from ..errors import UsageError, printable
 from ..logging import CallbackList, EvaluationLine
 from ..saved import agent_from, begin_anew
-from ..training.build import find_on_all_ranks
 from ..training.checkpoint_reader import Checkpoint, has_checkpoints
 from ..training.config import setting_types, unknown_setting
 from ..training.history import change_lines, changes_between
 from ..training.lock import locked
-from ..training.memory_settings import import_memory
+from ..training.own_network import import_memory
 from ..training.reports import scores, write_report
-from ..training.resuming import nothing_to_do
+from ..training.restore import find_on_all_ranks, nothing_to_do
 from ..training.run_directory import load_config, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
 from ..training.trainer import Outcome

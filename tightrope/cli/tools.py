@@ -20,10 +20,9 @@ from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
 from ..tools.probe import probes_for, quick_checks, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
-from ..training.own_code import with_own_code
+from ..training.own_code import Wrapper, functions_of
 from ..training.presets import ELSEWHERE, EXPECTED
-from ..training.user_objects import imported, is_import_path
-from ..training.wrappers import Wrapper, functions_of
+from ..training.user_objects import imported, is_import_path, with_own_code
 from ..types import Box
 from ..version import __version__
 from .arguments import cli_command, read_with_settings, show_help, wants_help

@@ -16,7 +16,7 @@ from ..logging import CallbackList, EvaluationLine, finite
 from ..play.page import save_game
 from ..saved import load, load_policy
 from ..training.export import check_file
-from ..training.memory_settings import import_memory
+from ..training.own_network import import_memory
 from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.run_directory import load_config

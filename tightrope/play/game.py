@@ -21,7 +21,7 @@ from ..models.hybrid_spec import flat_parts
 from ..models.recurrent import RecurrentActorCritic
 from ..recording import Unrecordable
 from ..scene import Scene, columns, coordinates
-from ..training.export_outputs import other_outputs
+from ..training.export_interface import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .attribute import Attribute
 from .emitted import record

@@ -1,49 +1,43 @@
-"""Build the state of a run from its configuration (environments, network, optimizer), and restore a checkpoint into it."""
+"""Build the state of a run from its configuration (environments, network, optimizer)."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from dataclasses import fields, replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
+from ..algorithms.common import divides
 from ..engine import State, choose_runtime, isolated_rng, stream_seed, world
-from ..engine.distributed import broadcast_from_rank0, copy_from_rank0
+from ..engine.distributed import copy_from_rank0
 from ..engine.noise import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
-from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.registry import Choice, import_module_of
 from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
 from ..envs.with_memory import with_memory
-from ..errors import UsageError, one_line, plural
+from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
-from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, files_of, find
-from .checkpoint_writer import ENVS_KEY
 from .config import Config, RunConfig, configure, merged_layers
-from .memory_settings import check_sequences, own_memory
 from .names import ENVS, here_called
-from .own_code import with_own_code
+from .own_code import functions_of
+from .own_network import Network, own_memory, own_network
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .settings import memory_of, name_of_device, resolve_device, suits_cpu
 from .user_objects import (
-    Network,
     ancestor_of,
     from_user,
     implements_env,
     import_training_env,
     is_import_path,
     name_of,
-    own_network,
+    with_own_code,
 )  # fmt: skip
-from .wrappers import functions_of
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -179,6 +173,15 @@ def size_words(config: Config) -> str:
     return f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
 
 
+def check_sequences(share: OnPolicyConfig, env: Env) -> None:
+    """Raise UsageError if minibatches cannot be whole sequences of environments, as a memory needs them."""
+    if env.skips:
+        raise UsageError("memory needs an env that resets within a step: make it with autoreset_mode SAME_STEP")
+    if share.epoch_settings:
+        whole = "num_envs (with memory, minibatches are all steps of some environments)"
+        divides(share, share.epoch_settings[1], whole, share.num_envs)
+
+
 def check_memory(config: Config, batch_size: int, env: Env) -> None:
     """Raise UsageError if a rollout cannot fit into the memory of the device, before any is allocated."""
     sizes = [2 * math.prod(env.observation.shape) * env.observation.dtype.itemsize]
@@ -239,52 +242,3 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         {f.name: f.function for f in config.run.functions if f.function is not None}
     )
     return state
-
-
-def find_on_all_ranks(run_dir: Path, which: str = "last") -> Checkpoint:
-    """The checkpoint that rank 0 finds; every rank opens and reads it itself."""
-    if not world().is_distributed:
-        return find(run_dir, which)
-    found: list[Checkpoint] = []  # on rank 0
-
-    def name_of_found() -> bytes:
-        found.append(find(run_dir, which))
-        return found[0].path.name.encode()
-
-    name = broadcast_from_rank0(name_of_found).decode()
-    return found[0] if found else find(run_dir, name)
-
-
-def restore(state: State, checkpoint: Checkpoint) -> None:
-    """Load a checkpoint into a freshly built state. Its size is compared with the state before anything is allocated."""
-    fresh = checkpoint.ranks != world().size
-    files = files_of(0 if fresh else world().rank)
-    parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
-    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
-    shapes = [item for file in files for item in checkpoint.shapes(file).items()]
-    own = sum(math.prod(shape) for name, shape in shapes if name.startswith("env.own"))  # a fresh env may lack them
-    size = sum(checkpoint.manifest["files"][file]["size"] for file in files)
-    if size > 2 * expected + MAX_HEADER_BYTES + min(own, MAX_ATTRIBUTE_BYTES):
-        raise checkpoint.misfit("it is far larger than a run with these settings")
-    tensors = {name: tensor for file in files for name, tensor in checkpoint.read(file).items()}
-    try:
-        state.load_state_dict(tensors, fresh)
-    except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise checkpoint.misfit(one_line(error)) from None
-    if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
-        raise UsageError(f"the checkpoint in {checkpoint.path} disagrees with its manifest about steps and phases")
-
-
-def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
-    """Raise UsageError if the settings would build something far larger than the checkpoint, before building it."""
-    shapes, training = checkpoint.shapes(MODEL).values(), checkpoint.shapes(TRAINING)
-    first = (training.get("run.obs" if checkpoint.ranks else ENVS_KEY) or [0])[0]
-    if config.algorithm.num_envs != (envs := first * max(checkpoint.ranks, 1)):
-        raise checkpoint.misfit(f"num_envs is {config.algorithm.num_envs}, the checkpoint has {envs}")
-    phases, steps, saved = checkpoint.manifest["phase"], checkpoint.steps, checkpoint.config
-    most = phases * saved.algorithm.batch_size
-    if steps > most or (not saved.algorithm.by_trajectory and steps != most):  # these may end a phase early
-        raise checkpoint.misfit(f"{plural(phases, 'phase')} do not make {plural(steps, 'step')}")
-    sizes = config.network.hidden_sizes if config.network.network is None else ()  # a user's network has none
-    if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > sum(map(math.prod, shapes)):
-        raise checkpoint.misfit(f"hidden_sizes {list(sizes)} are larger than its network")

@@ -19,13 +19,12 @@ from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from .functions import NAMES, OwnFunction, check_used, read_function, with_later
 from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
+from .own_code import NAMES, OwnFunction, Wrapper, check_used, read_function, with_later
 from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop
 from .schedules import replace_annealing
 from .settings import MAPPINGS, coerce, is_section
-from .wrappers import Wrapper
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
 MAX_EPISODES = 1_000_000  # of one evaluation: a tensor environment plays all of them at once, one row each

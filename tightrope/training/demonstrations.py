@@ -26,12 +26,12 @@ from ..models.actor_critic import GaussianHead
 from ..models.memory import MemoryRows
 from ..models.recurrent import RecurrentActorCritic
 from ..types import Composite, Env, Rollout
-from .actor_inputs import completed
-from .build import check_memory, check_plausible
+from .build import check_memory
 from .checkpoint_reader import find
 from .config import Config
 from .policy import loaded
-from .predict import encoded
+from .predict import completed, encoded
+from .restore import check_plausible
 
 FILES = (".npz", ".safetensors")
 FEWEST_ROWS = 20

@@ -38,9 +38,14 @@ from ..models.distributions import RULED_OUT
 from ..models.recurrent import RecurrentActorCritic
 from ..types import Composite, Env, Settings
 from ..version import __version__
-from .actor_inputs import ActorInputs
-from .export_outputs import action_arrays, action_outputs, action_settings, other_outputs
-from .export_rows import example_rows
+from .export_interface import (
+    ActorInputs,
+    action_arrays,
+    action_outputs,
+    action_settings,
+    example_rows,
+    other_outputs,
+)
 
 OPSET = 18  # runtimes since 2023 have it
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows

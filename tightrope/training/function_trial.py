@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UsageError, one_line
 from ..types import Batch
-from .functions import OwnFunction
+from .own_code import OwnFunction
 
 ROWS, STEPS, ENVS = 6, 3, 2
 

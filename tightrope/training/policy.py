@@ -26,10 +26,9 @@ from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
 from .export import Exported, export_policy
-from .memory_settings import own_memory
 from .names import known_arguments, missing_member
+from .own_network import Network, own_memory, own_network
 from .predict import predict
-from .user_objects import Network, own_network
 
 if TYPE_CHECKING:
     import gymnasium

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +16,11 @@ from ..errors import UsageError, one_line
 from ..models import ActorCritic
 from ..models.action_mask import ACTION_MASK, MISSING_MASK, ActionMask, check_one_mask, mask_rows
 from ..models.memory import MemoryRows
+from ..models.observation_groups import group_of, is_inside, names_of
 from ..types import Composite, Discrete, Env
-from .actor_inputs import completed
+
+if TYPE_CHECKING:
+    from ..envs.adapters.space_members import Observation, Space
 
 
 @torch.no_grad()
@@ -135,3 +141,110 @@ def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
         shape = tuple(batch.shape)
         raise UsageError(f"an observation of shape {shape} does not fit: give {spec.shape}, or a batch of them")
     return batch, single
+
+
+# observations that lack what the actor does not need, such as what only the critic sees ---------------------------------------
+
+
+def actor_names(policy: ActorCritic, env: Env) -> tuple[str, ...]:
+    """The names of the parts that the actor needs: those of its group, and the action mask."""
+    mask = () if policy.action_mask is None else (ACTION_MASK,)
+    return (*names_of(policy.actor, env.observation), *mask)
+
+
+def completed(policy: ActorCritic, env: Env, obs: object) -> object:
+    """An observation with zeros for the entries that it lacks and the actor does not need. Anything else is returned as given:
+    what is wrong with it is found later."""
+    if isinstance(env, HostEnv) and isinstance(obs, Mapping):
+        return completed_dict(policy, env, obs)
+    if isinstance(env, HostEnv) or not isinstance(env.observation, Composite):
+        return obs
+    return row_of(policy, env, obs) if isinstance(obs, Mapping) else completed_row(policy, env, obs)
+
+
+def completed_dict(policy: ActorCritic, env: HostEnv, obs: Mapping[str, object]) -> Mapping[str, object]:
+    """An observation of an environment outside torch, with the keys at every depth but that of the action mask."""
+    from ..envs.adapters.space_members import has_shape_of, shape_mismatch
+
+    space, group = env._observation.space, group_of(policy.actor)
+    if group is None:
+        return obs
+    parts = [(part, value) for part, value in given_parts(space, obs) if shape_mismatch(part, value) is None]
+    rows = [len(value) for part, value in parts if not has_shape_of(part, value)]
+    shown = env._observation.show(np.zeros((rows[0] if rows else 1, *env.observation.shape), np.float32))
+    nothing = env._observation.nested(shown if rows else [batch[0] for batch in shown])
+    return filled(space, obs, nothing, group.names, "")
+
+
+def given_parts(space: Space, obs: Observation) -> Iterator[tuple[Space, Observation]]:
+    """(space, value) of each plain part that an observation has, but for its action mask."""
+    spaces = getattr(space, "spaces", None)
+    if not isinstance(spaces, Mapping):
+        yield space, obs
+    elif isinstance(obs, Mapping):
+        for key in spaces:
+            if key in obs and key != ACTION_MASK:
+                yield from given_parts(spaces[key], obs[key])
+
+
+def filled(
+    space: Space, obs: Mapping[str, object], nothing: Observation, needed: Sequence[str], path: str
+) -> dict[str, object]:
+    """An observation with the entries of `nothing` for those that it lacks and that are not needed."""
+    entries, spaces = dict(obs), getattr(space, "spaces", {})
+    for key in spaces:
+        name, given = f"{path}{key}", entries.get(key)
+        if key in entries:
+            if isinstance(getattr(spaces[key], "spaces", None), Mapping) and isinstance(given, Mapping):
+                entries[key] = filled(spaces[key], given, nothing[key], needed, f"{name}/")
+        elif name != ACTION_MASK and not any(is_inside(part, name) for part in needed):
+            entries[key] = nothing[key]
+    return entries
+
+
+def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:
+    """The row of an observation of a tensor environment that is given by its parts. The action mask may be missing."""
+    assert isinstance(env.observation, Composite)
+    needed, pieces, single = actor_names(policy, env), list[Tensor | int](), False
+    for name, part in env.observation.parts:
+        size = math.prod(part.shape)
+        if name not in obs:
+            if name in needed and name != ACTION_MASK:
+                raise UsageError(f"an observation has no {name!r}, only {', '.join(map(str, obs))}: give it")
+            pieces += [size] if name != ACTION_MASK or policy.action_mask is None else []
+            continue
+        given = torch.as_tensor(obs[name], device=env.device).float()
+        single = tuple(given.shape) == part.shape
+        if not single and tuple(given.shape[1:]) != part.shape:
+            raise UsageError(
+                f"{name!r} of an observation has shape {tuple(given.shape)}: give {part.shape}, or a batch of them"
+            )
+        pieces.append(given.reshape(1 if single else len(given), -1))
+    count = max((len(piece) for piece in pieces if isinstance(piece, Tensor)), default=1)
+    rows = [torch.zeros(count, piece, device=env.device) if isinstance(piece, int) else piece for piece in pieces]
+    if any(len(row) != count for row in rows):
+        raise UsageError("the parts of an observation have different numbers of rows: give as many of each")
+    return torch.cat(rows, 1)[0] if single else torch.cat(rows, 1)
+
+
+def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
+    """A row of a tensor environment without its action mask, from what the actor sees of it."""
+    group = group_of(policy.actor)
+    if group is None:
+        return obs
+    try:
+        given = torch.as_tensor(obs, device=env.device)
+    except (TypeError, ValueError, RuntimeError):
+        return obs
+    seen = env.observation if policy.action_mask is None else policy.action_mask.seen
+    whole, own = (env.observation.shape, seen.shape), group.spec.shape
+    forms = tuple(given.shape), tuple(given.shape[1:])
+    if own not in forms or (given.is_floating_point() and any(shape in forms for shape in whole)):
+        return obs
+    single = forms[0] == own
+    rows = given.reshape(1 if single else len(given), -1).float()
+    full, start = torch.zeros(len(rows), *seen.shape, device=env.device), 0
+    for first, last in group.columns:
+        full[:, first:last] = rows[:, start : start + last - first]
+        start += last - first
+    return full[0] if single else full

@@ -36,11 +36,12 @@ from .config import Config, configure
 from .evaluate import Evaluation
 from .history import change_lines
 from .lock import is_locked
+from .own_network import can_be_named
 from .presets import NO_STOP, Traits
 from .run_directory import METRICS, load_config, reason
 from .schedules import functions_in
 from .targets import target_of
-from .user_objects import can_be_named, has_id, is_import_path, only_in_its_script, short_name
+from .user_objects import has_id, is_import_path, only_in_its_script, short_name
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

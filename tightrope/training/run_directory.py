@@ -21,9 +21,10 @@ from .checkpoint_reader import CONFIG, Checkpoint, newest_serial, not_a_run
 from .checkpoint_writer import rank_state, save_checkpoint, save_config
 from .config import Config, config_from
 from .lock import locked
+from .own_network import can_be_named
 from .schedules import functions_in
 from .settings import MAX_SETTINGS_BYTES, read_settings
-from .user_objects import can_be_named, is_import_path, only_in_its_script
+from .user_objects import is_import_path, only_in_its_script
 
 METRICS = "metrics.jsonl"
 RUN_DIR = "run_dir"  # the key of the path that is kept for restarted ranks

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..functional import Schedule
 from ..functional.schedules import FUNCTION
 from ..types import Settings
-from .functions import check_given
+from .own_code import check_given
 
 COUNTS = {"constant": 1, "linear": 2, "cosine": 2}  # numbers in the brackets
 FORMS = "constant(1e-4), linear(3e-4, 0), cosine(3e-4, 1e-5) or piecewise(0: 3e-4, 0.5: 1e-4, 1: 1e-5)"

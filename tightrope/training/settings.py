@@ -22,9 +22,8 @@ from ..errors import UsageError, plural
 from ..functional import Schedule
 from ..models.networks import sees_images
 from ..types import Env, Settings
-from .functions import OwnFunction, read_functions
+from .own_code import OwnFunction, Wrapper, read_functions, read_wrapper
 from .schedules import read_schedule
-from .wrappers import Wrapper, read_wrapper
 
 MAX_SETTINGS_BYTES = 1 << 20
 MAPPINGS = ("env_kwargs",)  # settings whose value is a mapping

@@ -1,4 +1,4 @@
-"""Environments and networks that a user passes as objects, classes, factories or import paths (module:Class).
+"""Environments that a user passes as objects, classes, factories or import paths (module:Class), and the rules for imports.
 
 A path is imported if the user gives it, never because a file names it: code named by a saved run must be imported already,
 and code named by a settings file must be allowed on the command line.
@@ -6,12 +6,11 @@ and code named by a settings file must be allowed on the command line.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,11 +31,9 @@ from ..envs.registry import (
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
-from .functions import NAMES
+from .function_trial import try_function
+from .own_code import NAMES, OwnFunction, Wrapper, functions_of
 from .settings import device_name, name_of_device, resolve_device, several, suits_cpu
-from .wrappers import functions_of
-
-Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class, a function, module:Class, an instance
 
 
 def implements_env(env: object) -> bool:
@@ -187,48 +184,35 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
             raise UsageError(f"{wrong}: if you trust it, give --allow-import {module}")
 
 
-def network_path(network: Network) -> str:
-    """The name of a user's network, module:Class or module:function, for the settings."""
-    if isinstance(network, str):
-        if not is_import_path(network):
-            raise UsageError(f"network {network!r} is not module:Class: without one, it is chosen from the spaces")
-        return network
-    if not callable(network):
-        raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")
-    return id_or_path(type(network) if isinstance(network, nn.Module) else network)
+def with_own_code(settings: Settings) -> Settings:
+    """The settings with the wrappers and functions that the user named as module:function imported."""
+    added: Settings = {}
+    wrappers, functions = settings.get("wrappers", ()), settings.get("functions", ())
+    if wrappers:
+        added["wrappers"] = tuple(imported_wrapper(one) for one in wrappers)
+    if functions:
+        added["functions"] = tuple(imported_function(one) for one in functions)
+    return {**settings, **added}
 
 
-def own_network(network: Network) -> nn.Module:
-    """Make a user's network for one agent.
-
-    A class (or module:Class) is created without arguments and a function is called, so that the weights follow the seed. An
-    instance is copied with its weights; training does not change the original.
-    """
-    if isinstance(network, nn.Module):
-        return copy_of(network)
-    made_by = network_class(network) if isinstance(network, str) else network
-    try:
-        made = made_by()
-    except (TypeError, ValueError, RuntimeError) as error:
-        wrong = f"network {network!r} cannot be made with no arguments: {one_line(error)}"
-        raise UsageError(f"{wrong}. Give a function that makes it, such as lambda: Net(64)") from None
-    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same network each time
+def imported_wrapper(one: Wrapper) -> Wrapper:
+    found = one if one.function is not None else Wrapper(one.path, imported(one.path, "wrappers"))
+    if not callable(found.function):
+        raise UsageError(f"wrappers {one.path!r} is not a function or class: give one that takes an environment")
+    return found
 
 
-def network_class(path: str) -> type[nn.Module]:
-    """Import the network class of module:Class. Functions are refused: a name never causes a call of one."""
-    found = imported(path, "network")
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        return found
-    raise UsageError(f"network {path!r} is not a class of nn.Module: give one, or a function in Python, network=...")
+def imported_function(one: OwnFunction) -> OwnFunction:
+    """The function, imported if it was named, after a trial on small tensors."""
+    found = one if one.function is not None else OwnFunction(one.name, one.path, imported(one.path, one.name))
+    try_function(found)
+    return found
 
 
-def copy_of(network: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(network)
-    except Exception as error:  # whatever its members raise
-        wrong = f"network {type(network).__name__} cannot be copied, and each agent trains a copy"
-        raise UsageError(f"{wrong}: {one_line(error)}. Give its class instead") from None
+def import_own_code(config: Config, names: tuple[str, ...] = ("wrappers", "functions")) -> Config:
+    """`with_own_code` for settings that a user gave."""
+    given = {name: value for name in names if (value := getattr(config.run, name))}
+    return config.changed(**with_own_code(given)) if given else config
 
 
 def already_here(path: str) -> Any:
@@ -242,21 +226,6 @@ def already_here(path: str) -> Any:
     if not issubclass(found, nn.Module) and not is_env:
         return None
     return None if [name for name in inspect.signature(found).parameters if name != "render_mode"] else found
-
-
-def can_be_named(network: str) -> bool:
-    """Whether --network can recreate this network: not if a function or arguments made it."""
-    found = in_memory(network)
-    imported_already = network.partition(":")[0] in sys.modules
-    if only_in_its_script(network):
-        return False
-    if imported_already and not (isinstance(found, type) and issubclass(found, nn.Module)):
-        return False
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def in_memory(path: str) -> Any:

@@ -1,7 +1,6 @@
 """Two processes share a study, one is killed half-way: no trial is lost, none is done twice."""
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
+from forks import PythonProcess
 from optuna.trial import FrozenTrial, TrialState
 from run_helpers import start_command
 
@@ -45,14 +45,14 @@ STUDY = "gated-Pole__ppo"
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def start(folder: Path, storage: str, gate: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, storage: str, gate: Path) -> PythonProcess:
     """The command as a user types it. Its environment waits after as many steps as the file `gate` says, while it is there."""
     (folder / "gated.py").write_text(GATED)
     search = folder / "search.yaml"
     search.write_text("learning_rate: {low: 1e-4, high: 1e-2, log: true}\ngamma: {low: 0.9, high: 0.999}\n")
     words = f"sweep gated:Pole --trials {TRIALS} --storage {storage} --search {search} {FLAGS}".split()
     variables = dict(XDG_CACHE_HOME=str(folder.parent / "cache"), GATE=str(gate))
-    return start_command(*words, variables=variables, cwd=folder, stderr=subprocess.STDOUT)
+    return start_command(*words, variables=variables, cwd=folder, joined=True)
 
 
 def trials_of(storage: str) -> list[FrozenTrial]:
@@ -66,12 +66,12 @@ def trials_of(storage: str) -> list[FrozenTrial]:
         close_storage(opened)
 
 
-def its(worker: "subprocess.Popen[str]", storage: str, *states: TrialState) -> list[FrozenTrial]:
+def its(worker: PythonProcess, storage: str, *states: TrialState) -> list[FrozenTrial]:
     mine = [trial for trial in trials_of(storage) if trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid]
     return [trial for trial in mine if trial.state in states]
 
 
-def wait_for(happened: Callable[[], object], *workers: "subprocess.Popen[str]") -> None:
+def wait_for(happened: Callable[[], object], *workers: PythonProcess) -> None:
     deadline = time.monotonic() + 120
     while not happened():
         for worker in workers:
