@@ -67,7 +67,7 @@ def seed_table(tasks: dict[str, list[Row]]) -> list[str]:
     return lines
 
 
-def picture(name: str, tasks: dict[str, list[Row]]) -> str:
+def picture(name: str, tasks: dict[str, list[Row]]) -> None:
     """Learning curves: the mean over seeds, and a band from the lowest to the highest."""
     from matplotlib.figure import Figure
 
@@ -91,35 +91,42 @@ def picture(name: str, tasks: dict[str, list[Row]]) -> str:
         axis.set_visible(False)
     PICTURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURES / f"{name}.png", dpi=110)
-    return f"![Learning curves: {name}](images/scores/{name}.png)"
 
 
-def write_page() -> None:
-    published = yaml.safe_load((HERE / "results" / "published.yaml").read_text())
-    head, tail = (SUITES / "page.md").read_text().split("{results}\n")
-    parts = [head]
+def of_suites() -> dict[str, tuple[Row, dict[str, list[Row]]]]:
+    """Suites with their runs by task, by name. Left out are searches and suites that have not been run."""
+    suites: dict[str, tuple[Row, dict[str, list[Row]]]] = {}
     for path in sorted(SUITES.glob("*.yaml")):
         suite: Row = yaml.safe_load(path.read_text())
+        if suite.get("recipes"):
+            continue
         found: dict[str, list[Row]] = defaultdict(list)
         for row in lines_of(path):
             found[row["task"]].append(row)
-        if suite.get("recipes") or not found:
-            continue  # a search, or not run yet
-        tasks = {task: newest(found[task]) for task in suite["tasks"] if task in found}
+        if tasks := {task: newest(found[task]) for task in suite["tasks"] if task in found}:
+            suites[path.stem] = suite, tasks
+    return suites
+
+
+def page() -> str:
+    """The text of the page. Its pictures are made by `write_page`."""
+    published = yaml.safe_load((HERE / "results" / "published.yaml").read_text())
+    head, tail = (SUITES / "page.md").read_text().split("{results}\n")
+    parts = [head]
+    for name, (suite, tasks) in of_suites().items():
         beside = published.get(suite.get("algo", "ppo"), {})
-        seeds = "`python benchmarks/suite.py run " + path.stem + "`"
-        parts += [f"## {suite['title']}", "", f"{suite['about']} {seeds}.", ""]
-        parts += [
-            *score_table(tasks, beside, published["sources"]),
-            "",
-            *seed_table(tasks),
-            "",
-            picture(path.stem, tasks),
-            "",
-        ]
+        parts += [f"## {suite['title']}", "", f"{suite['about']} `python benchmarks/suite.py run {name}`.", ""]
+        parts += [*score_table(tasks, beside, published["sources"]), "", *seed_table(tasks), ""]
+        parts += [f"![Learning curves: {name}](images/scores/{name}.png)", ""]
     parts += [tail, "## Where the published figures come from", ""]
     parts += [
         f"- {s['name']} ({s['where']}): tasks {s['versions']}; {s['how']}." for s in published["sources"].values()
     ]
-    (DOCS / "scores.md").write_text("\n".join(parts) + "\n")
+    return "\n".join(parts) + "\n"
+
+
+def write_page() -> None:
+    for name, (_, tasks) in of_suites().items():
+        picture(name, tasks)
+    (DOCS / "scores.md").write_text(page())
     print(f"wrote {Path('docs') / 'scores.md'}")

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -22,8 +23,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -31,6 +33,9 @@ HERE = Path(__file__).resolve().parent
 SUITES = HERE / "suites"
 KEY = ("recipe", "task", "algo", "seed", "digest")
 POINTS = 50  # of a learning curve
+PARTS = {"tasks": dict, "seeds": str | int, "recipes": dict}  # of a suite
+ALGOS = ("ppo", "vpg", "sb3")
+SB3_HINT = "pip install -c constraints.txt 'stable-baselines3==2.9.*' 'gymnasium[mujoco]'"
 NOT_SETTINGS = {
     "seed",
     "device",
@@ -68,26 +73,46 @@ class Job:
         return Path("runs") / "suite" / name.replace("/", "_")
 
 
+def refuse(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
+
+
 def seeds_of(text: str) -> list[int]:
     """ "501-505,507" as numbers."""
     pairs = [part.partition("-") for part in str(text).split(",")]
-    return [seed for first, _, last in pairs for seed in range(int(first), int(last or first) + 1)]
+    try:
+        found = [range(int(first), int(last or first) + 1) for first, _, last in pairs]
+    except ValueError:
+        found = []
+    if not found or not all(found):
+        refuse(f"seeds {text} are invalid: give numbers and rising ranges, as in 501-505,507")
+    return [seed for part in found for seed in part]
 
 
 def read_suite(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else SUITES / f"{name}.yaml"
     if not path.exists():
         known = ", ".join(sorted(p.stem for p in SUITES.glob("*.yaml")))
-        sys.exit(f"suite {name} is unknown: choose from {known}, or write {path}")
+        refuse(f"suite {name} is unknown: choose from {known}, or write {path}")
     usual = {"algo": "ppo", "episodes": 100, "sampled": False, "recipes": {"preset": {}}, "path": str(path.absolute())}
-    return usual | yaml.safe_load(path.read_text())
+    try:
+        given = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        refuse(f"{path} is not YAML: {' '.join(str(error).split())}")
+    suite = usual | (given if isinstance(given, dict) else {})
+    if not all(isinstance(suite.get(part), kind) for part, kind in PARTS.items()):
+        refuse(f"{path} is no suite: it needs `tasks` by their ids and `seeds` such as 1-4, and may name `recipes`")
+    if suite["algo"] not in ALGOS:
+        refuse(f"{path}: algo {suite['algo']} is unknown: choose from {', '.join(ALGOS)}")
+    return suite
 
 
 def jobs_of(suite: dict[str, Any], seeds: str | None, **chosen: list[str]) -> Iterator[Job]:
     """Of the chosen tasks and recipes, or of all; seed by seed, so that every task has a score early."""
     for what, names in chosen.items():
         if unknown := set(names) - set(suite[what]):
-            sys.exit(f"{what} {', '.join(sorted(unknown))} are not of this suite: it has {', '.join(suite[what])}")
+            refuse(f"{what} {', '.join(sorted(unknown))} are not of this suite: it has {', '.join(suite[what])}")
     wanted = {what: [name for name in suite[what] if name in names or not names] for what, names in chosen.items()}
     for seed in seeds_of(seeds or suite["seeds"]):
         for task in wanted["tasks"]:
@@ -144,7 +169,7 @@ def expected(job: Job) -> str:
     try:
         return digest_of(settings_of(configured(job.task, job.algo, job.settings)), job.algo)
     except tr.UsageError as error:
-        sys.exit(f"{job.task}: {error}")
+        refuse(f"{job.task}: {error}")
 
 
 def machine() -> dict[str, Any]:
@@ -280,10 +305,31 @@ def unfinished(jobs: list[Job]) -> list[Job]:
 
 
 def run_all(jobs: list[Job], at_once: int, devices: list[str]) -> None:
-    """So many processes at once, each on one of the devices in turn."""
+    """So many processes at once, each on one of the devices in turn. They end with the suite, and go on with it."""
     waiting = unfinished(jobs)
     print(f"{len(jobs)} runs, {len(jobs) - len(waiting)} of them finished before", flush=True)
+    if any(job.algo == "sb3" for job in waiting) and find_spec("stable_baselines3") is None:
+        refuse(f"these runs need Stable-Baselines3: {SB3_HINT}")
     active: list[tuple[Job, float, subprocess.Popen[bytes]]] = []
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        failed = run_waiting(waiting, active, at_once, devices)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        for _, _, process in active:
+            if isinstance(stop, SystemExit):  # Ctrl-C reaches the runs without us
+                process.terminate()
+        for _, _, process in active:
+            process.wait()
+        print("stopped: start the suite again, and its runs go on from their last checkpoints", file=sys.stderr)
+        sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
+    if failed:
+        sys.exit(f"{failed} runs failed: start the suite again, and they go on from their last checkpoints")
+
+
+def run_waiting(
+    waiting: list[Job], active: list[tuple[Job, float, subprocess.Popen[bytes]]], at_once: int, devices: list[str]
+) -> int:
+    """Run those that wait; `active` are those under way. Returns how many failed."""
     environment, failed, count = os.environ | {"OMP_NUM_THREADS": "1"}, 0, 0
     while waiting or active:
         while waiting and len(active) < at_once:
@@ -298,8 +344,7 @@ def run_all(jobs: list[Job], at_once: int, devices: list[str]) -> None:
             failed += process.returncode != 0
             how = collect(job) if process.returncode == 0 else f"failed with exit code {process.returncode}"
             print(f"{job.task} {job.recipe} seed {job.seed}: {how}, {time.monotonic() - began:.0f} s", flush=True)
-    if failed:
-        sys.exit(f"{failed} runs failed: start the suite again, and they go on from their last checkpoints")
+    return failed
 
 
 def table(suite: dict[str, Any]) -> None:
@@ -323,8 +368,10 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="*", default=[])
     parser.add_argument("--seeds", help="instead of the suite's own: 501-505,507")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side, each on one thread")
-    parser.add_argument("--device", nargs="*", default=["cpu"], help="one or several, taken in turn")
+    parser.add_argument("--device", nargs="+", default=["cpu"], help="one or several, taken in turn")
     args = parser.parse_args()
+    if args.jobs < 1:
+        refuse(f"--jobs {args.jobs} runs nothing: give at least 1")
     if args.command == "page":
         from scores_page import write_page
 
@@ -332,7 +379,10 @@ def main() -> None:
     elif args.suite is None:
         parser.error(f"{args.command} needs a suite")
     elif args.command == "one":
-        one(Job(**json.loads(args.suite)), args.device[0])
+        try:
+            one(Job(**json.loads(args.suite)), args.device[0])
+        except KeyboardInterrupt:
+            sys.exit(130)
     elif args.command == "table":
         table(read_suite(args.suite))
     else:

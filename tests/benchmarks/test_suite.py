@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from tightrope.training.build import configured
+from tightrope.training.presets import EXPECTED
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -109,3 +111,62 @@ def test_the_table_shows_every_seed_and_marks_what_is_best() -> None:
 def test_a_run_with_older_settings_is_not_shown() -> None:
     rows = [{"seed": 1, "digest": "old"}, {"seed": 3, "digest": "new"}, {"seed": 2, "digest": "new"}]
     assert [row["seed"] for row in scores_page.newest(rows)] == [2, 3]
+
+
+def test_the_page_of_scores_is_made_of_the_lines() -> None:
+    text = (BENCHMARKS.parent / "docs" / "scores.md").read_text()
+    assert text == scores_page.page(), "run `python benchmarks/suite.py page`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope"], "suite nope is unknown: choose from"),
+        (["SMALL", "--seeds", "abc"], "seeds abc are invalid"),
+        (["SMALL", "--seeds", "5-1"], "seeds 5-1 are invalid"),
+        (["SMALL", "--tasks", "CartPol-v1"], "tasks CartPol-v1 are not of this suite: it has CartPole-v1"),
+        (["SMALL", "--recipes", "other"], "recipes other are not of this suite: it has preset"),
+        (["SMALL", "--jobs", "0"], "--jobs 0 runs nothing"),
+    ],
+)
+def test_a_bad_name_or_number_gives_one_line(
+    small: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(small) if argument == "SMALL" else argument for argument in arguments]
+    monkeypatch.setattr(sys, "argv", ["suite.py", "run", *given])
+    with pytest.raises(SystemExit) as stop:
+        suite.main()
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tasks: [x", "is not YAML"),
+        ("seeds: 1", "is no suite: it needs `tasks`"),
+        ("{seeds: 1, algo: dqn, tasks: {CartPole-v1: }}", "algo dqn is unknown"),
+    ],
+)
+def test_a_bad_suite_gives_one_line(tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        suite.read_suite(str(path))
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_the_score_that_a_preset_is_said_to_reach_is_the_median_of_its_runs() -> None:
+    of_ppo = [tasks for suite, tasks in scores_page.of_suites().values() if suite.get("algo", "ppo") == "ppo"]
+    runs = {task: rows for tasks in of_ppo for task, rows in tasks.items()}
+    wrong = {}
+    for task, expected in EXPECTED.items():
+        said = expected.score
+        if said is not None and (rows := runs.get(task)):
+            median = statistics.median(suite.score_of(row)["mean"] for row in rows)
+            if abs(said - median) > (0.05 if abs(said) < 10 else 0.51):
+                wrong[task] = (said, median)
+    assert not wrong
