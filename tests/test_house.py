@@ -20,7 +20,7 @@ HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "output", "errors", "activity", "files", "processes", "types", "sequences", "recording", "functional", "draw",
     "scene", "models", "envs", "engine", "algorithms", "logging", "training", "exercises", "play", "tools", "agent_base",
-    "agent", "saved",
+    "agent", "saved", "population",
     "cli",
 ]  # fmt: skip
 MODULES = {
@@ -139,6 +139,7 @@ LONG = {"tightrope.engine.kernels.learn.actor"}  # one kernel
 ANY = dict(  # lines with Any that a room may have: lower a number when there are fewer, never raise it
     cli=16, engine=60, envs=165, logging=32, recording=25, tools=31, training=50, algorithms=7, agent=7, agent_base=5,
     saved=8, errors=2, files=3, functional=2, output=2, processes=2, types=2, draw=2, play=5,
+    population=6,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .logging.callback import Callback, StopTraining
+    from .population.population import Population
     from .saved import load, load_policy
     from .training.evaluate import Evaluation
     from .training.policy import Policy
@@ -37,6 +38,7 @@ __all__ = [
     "ExportError",
     "NotFinite",
     "Policy",
+    "Population",
     "StopTraining",
     "UsageError",
     "__version__",
@@ -60,6 +62,7 @@ HOMES = {
     "logging.callback": ("Callback", "StopTraining"),
     "training.evaluate": ("Evaluation",),
     "training.policy": ("Policy",),
+    "population.population": ("Population",),
     "saved": ("load", "load_policy"),
 }
 

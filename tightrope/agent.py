@@ -192,19 +192,18 @@ class Agent(AgentBase, metaclass=AgentType):
     def train(
         self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False,
         until: int | None = None, live: bool = False, callbacks: Sequence[Callback] = (), score_episodes: int = 0,
+        report: bool = True,
     ) -> Outcome:  # fmt: skip
         """Train as `learn` does, but return the outcome instead of raising if interrupted. The trained agent is evaluated on
-        `score_episodes` greedy episodes; trackers and the report show the score."""
+        `score_episodes` greedy episodes; trackers and the report, if one is wanted, show the score."""
         check_callbacks(callbacks)
         score = partial(self._score, score_episodes) if score_episodes else None
         shown = [NotebookPicture(), *callbacks] if live else callbacks
-        self.training = self._training(total_timesteps, run_dir, quiet, until, shown, score=score)
-        if self.training is None:
-            return Outcome([])
+        self.training = self._training(total_timesteps, run_dir, quiet, until, shown, score=score, report=report)
         try:
-            for _ in self.training.phases():
+            for _ in self.training.phases() if self.training else ():
                 pass
-            return self.training.outcome
+            return self.training.outcome if self.training else Outcome([])
         finally:
             self.training = None
 

@@ -124,10 +124,10 @@ def _end_helpers() -> None:
     kill(list(_helpers))
 
 
-def fork(work: Callable[..., None], *arguments: object) -> BaseProcess:
-    """Fork a helper that runs `work`."""
+def fork(work: Callable[..., None], *arguments: object, daemon: bool = True) -> BaseProcess:
+    """Fork a helper that runs `work`. A daemon cannot have helpers of its own."""
     arguments = (Parent.here(), work, *arguments)
-    process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=True)
+    process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=daemon)
     process.start()
     kill_at_exit([process])
     return process

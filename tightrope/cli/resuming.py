@@ -12,6 +12,7 @@ from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, join
 from ..errors import UsageError, printable
 from ..logging import CallbackList, EvaluationLine
+from ..population.record import FILE
 from ..saved import agent_from, begin_anew
 from ..training.checkpoint_reader import Checkpoint, has_checkpoints
 from ..training.config import setting_types, unknown_setting
@@ -26,6 +27,7 @@ from ..training.trainer import Outcome
 from ..training.user_objects import is_import_path, named_by_user
 from ..types import Settings
 from .arguments import read_arguments, show_help, wants_help
+from .population import resume_population
 
 
 def train_to_end(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:
@@ -90,6 +92,8 @@ def resume_main(args: list[str]) -> int:
 def resume_run(run_dir: Path, args: list[str], takes_env: bool = False) -> int:
     """Continue a run with the flags of `resume`. With `takes_env` the name of its environment may stand among them."""
     join()
+    if (run_dir / FILE).exists():
+        return resume_population(run_dir, args)
     found = checkpoint_to_resume(run_dir)
     config = load_config(run_dir) if found is None else found.config
     types = {**setting_types(config.algo), "algo": str, "env": str, "quiet": bool}

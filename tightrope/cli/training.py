@@ -26,6 +26,7 @@ from ..training.settings import name_of_device
 from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings
 from .arguments import peek_flag, read_with_settings, show_help, wants_help
+from .population import train_population
 from .resuming import checkpoint_to_resume, continue_run, resume_run, train_to_end
 
 MAX_JOBS = 1000
@@ -42,8 +43,16 @@ class TrainOptions:
     """Directory of the run; runs/<env>__<algo>__<seed>__<time> if not given."""
     seeds: str | None = None
     """Seeds to train in parallel on the available devices and to compare, such as 1-10 or 1,2,5-7."""
+    population: int | None = None
+    """Number of agents to train in turns in one program, each with a seed and varied settings of its own."""
+    vary: tuple[str, ...] = ()
+    """Settings that differ between the agents of a population: learning_rate=1e-4..1e-2,log gamma=0.97,0.99."""
+    exploit: bool = False
+    """After each round, the worst fifth of a population takes over from the best fifth, with settings near theirs."""
+    rounds: int | None = None
+    """Rounds of a population, in each of which all agents train equally long; 1, or 10 with --exploit, if not given."""
     jobs: int | None = None
-    """Number of --seeds trained at once; one per GPU or core if not given."""
+    """Number of processes for --seeds or --population; one per GPU or core if not given."""
     config: Path | None = None
     """YAML file of settings; flags override it."""
     allow_import: tuple[str, ...] = ()
@@ -77,6 +86,9 @@ def train_main(args: list[str]) -> int:
     given = {name: value for name, value in {**layer, **flags}.items() if name not in ("env", "algo")}
     if options.seeds is not None:
         return train_seeds(args, options, given)
+    if options.population is not None:
+        many = options.population, options.vary, options.exploit, options.rounds
+        return train_population(env, algo, given, *many, options.run_dir, options.jobs, options.quiet)
     config = configure(env, algo, layer, flags) if is_import_path(env) else configured(env, algo, layer, flags)
     begun = begun_before(options.run_dir)
     if begun is None and options.resume and options.run_dir is not None:
@@ -110,8 +122,14 @@ def check_train(options: TrainOptions, backend: str) -> None:
         raise UsageError("run_dir is empty: give the name of a directory")
     if options.resume and options.run_dir is None:
         raise UsageError("resume needs a run: give its --run-dir too")
-    if options.jobs is not None and options.seeds is None:
+    if options.jobs is not None and options.seeds is None and options.population is None:
         raise UsageError(f"jobs {options.jobs} needs seeds: give them, as in --seeds 1-10, or drop jobs")
+    if options.seeds is not None and options.population is not None:
+        raise UsageError(f"seeds {options.seeds} and population {options.population} are both given: drop one of them")
+    for name, shown in (("vary", " ".join(options.vary)), ("exploit", ""), ("rounds", options.rounds)):
+        if getattr(options, name) and options.population is None:
+            given = " ".join(str(word) for word in (name, shown) if word)
+            raise UsageError(f"{given} needs a population: give its size, as in --population 64, or drop {name}")
     if options.seeds is not None and is_launched():
         raise UsageError(f"seeds {options.seeds} start their own processes: run the command without torchrun")
 

@@ -25,7 +25,7 @@ from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
 from .kernels.layout import TERMS
 from .optimize import Optimizer, autograd
 from .precision import Precision, arithmetic
-from .recorded import BLOCK, agree, attempted, cache_key, is_frozen, random_batch, shapes_of, trial_parameters
+from .recorded import BLOCK, LossInputs, agree, attempted, cache_key, random_batch, shapes_of, trial_parameters
 
 ROWS = 64  # rows of terms that are allocated at once
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
@@ -169,7 +169,7 @@ class RecordedGradients:
     def __init__(self, say: Callable[[str], None], compiled: bool = False) -> None:
         self.say, self.said, self.compiled = say, set[str](), compiled
         self.kept = Recordings()  # by the shapes of a batch's columns
-        self.loss: object = None  # the loss of the last call, whose settings need no second look
+        self.inputs = LossInputs()
         self.grad: Tensor | None = None  # the buffer that all recordings write to
 
     def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
@@ -178,18 +178,16 @@ class RecordedGradients:
             return gradient(loss, policy, batch)
         if grad is not self.grad:
             self.kept.clear()
-            self.loss, self.grad = None, grad
-        if loss is not self.loss or not is_frozen(loss):
-            self.kept.renew((cache_key(loss), cache_key(policy)))
-            self.loss = loss
-        columns = columns_of(batch)
-        found = None
+            self.inputs, self.grad = LossInputs(), grad
+        if self.inputs.take(loss):
+            self.kept.renew((cache_key(self.inputs.recordable), cache_key(policy)))
+        given, loss, columns, found = loss, self.inputs.recordable, columns_of(batch), None
         if isinstance(batch, Trajectories) and not isinstance(batch, Sequences) and len(batch):
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
             found = self.find(BlockGradient, gradient, loss, policy, like, grad)
         if found is None:
             found = self.find(RecordedGradient, gradient, loss, policy, batch, grad)
-        return gradient(loss, policy, batch) if found is None else found(columns)
+        return gradient(given, policy, batch) if found is None else found(columns)
 
     def find(self, kind: type[Any], gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Return the recording for batches of this shape, or None."""

@@ -93,6 +93,28 @@ def is_frozen(thing: object) -> bool:
     return bool(getattr(getattr(type(thing), "__dataclass_params__", None), "frozen", False))
 
 
+class LossInputs:
+    """Puts tensors in place of the numbers that a loss lists in `inputs`, so that one recording serves all of their values."""
+
+    def __init__(self) -> None:
+        self.given: object = None  # the loss of the last call
+        self.recordable: object = None  # the same loss with tensors
+        self.tensors: dict[str, Tensor] = {}  # one for each name, with the number of the last loss
+
+    def take(self, loss: object) -> bool:
+        """Use a loss. Returns False if it is the last one again, so that its settings need no second look."""
+        if loss is self.given and is_frozen(loss):
+            return False
+        numbers = {name: getattr(loss, name) for name in getattr(loss, "inputs", ())}
+        numbers = {name: x for name, x in numbers.items() if isinstance(x, (int, float))}
+        for name, x in numbers.items():
+            self.tensors.setdefault(name, torch.zeros(())).fill_(x)
+        self.given = loss
+        tensors = {name: self.tensors[name] for name in numbers}
+        self.recordable = replace(loss, **tensors) if tensors else loss  # type: ignore[type-var]
+        return True
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether the network has forward or backward hooks."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

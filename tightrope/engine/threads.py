@@ -4,6 +4,7 @@ The number depends on the network, the minibatch and the available cores, never 
 of convolutions, and a run must be reproducible. `waits_asleep` keeps several threads fast on a busy machine.
 """
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from .distributed import world
 LARGE = 4_000_000_000  # parameters x rows of a minibatch, from which several threads are faster
 FEW = 32  # rows, up to which the policy acts in one thread
 CGROUP = Path("/sys/fs/cgroup")
+HARD = 2  # omp_pause_hard
 
 
 def choose_threads(network: nn.Module, minibatch_rows: int, jobs: int = 1) -> int:
@@ -70,6 +72,16 @@ def waits_asleep() -> bool:
     """Whether OpenMP threads sleep while they wait. By default they spin, which makes two threads several times slower than one
     if other processes use the cores. `import tightrope` sets OMP_WAIT_POLICY; OpenMP reads it when torch is imported."""
     return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
+
+def end_idle_threads() -> bool:
+    """End the threads that OpenMP keeps for later, without which a forked process would wait forever in its first parallel
+    region. Returns whether this OpenMP can."""
+    try:
+        ended: int = ctypes.CDLL(torch._C.__file__).omp_pause_resource_all(HARD)
+    except (AttributeError, OSError):
+        return False
+    return ended == 0
 
 
 class threads:

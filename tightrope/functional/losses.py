@@ -8,7 +8,7 @@ A loss is a frozen dataclass, called on (policy, batch). It returns the scalar t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -108,8 +108,10 @@ class PPOTerms(NamedTuple):
 class PPOLoss:
     """-(L^CLIP - c1 L^VF + c2 S): eq. 9 with the opposite sign, to be minimised."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("vf_coef", "ent_coef")  # numbers for which a recording needs not be made again
+
     clip_coef: float | Tensor
-    vf_coef: float
+    vf_coef: float | Tensor
     ent_coef: float | Tensor
     clip_vloss: bool
     surrogate: Equation = clipped_surrogate
@@ -150,6 +152,8 @@ class VPGTerms(NamedTuple):
 @dataclass(frozen=True)
 class VPGLoss:
     """-(mean of w log pi (G - b) + c2 S) + c1 L^VF over the steps that are not padding."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("ent_coef",)  # numbers for which a recording needs not be made again
 
     use_importance_weights: bool
     weight_clamp: float | None

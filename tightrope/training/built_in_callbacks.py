@@ -17,7 +17,7 @@ from .run_directory import RunDirectory
 
 def built_in_callbacks(
     state: State, score_env: Env, config: Config, run: RunDirectory | None, quiet: bool, say: Callable[[str], None],
-    call: Callable[..., None],
+    call: Callable[..., None], report: bool = True,
 ) -> list[Callback]:  # fmt: skip
     """The callbacks for videos, the progress line, trackers and the report. `call` calls a method of all callbacks."""
     made: list[Callback] = []
@@ -30,6 +30,6 @@ def built_in_callbacks(
     names = settings.project, settings.entity, settings.run_name
     options = TrackerOptions(*names, settings.watch, settings.tags, say)
     made += [TRACKERS[name](options) for name in dict.fromkeys(settings.log)]
-    if run is not None:  # last: it shows the results of the others
+    if run is not None and report:  # last: it shows the results of the others
         made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
     return made

@@ -57,12 +57,13 @@ class Trainer:
     def __init__(
         self, state: State, config: Config, score_env: Env, run: RunDirectory | None = None, quiet: bool = False,
         until: int | None = None, callbacks: Sequence[Callback] = (), score: Score | None = None,
-        runs_user_code: bool = False,
+        runs_user_code: bool = False, report: bool = True,
     ) -> None:  # fmt: skip
-        """`runs_user_code`: between phases. It then gets its own random streams and complete rows of metrics."""
+        """`runs_user_code`: between phases. It then gets its own random streams and complete rows of metrics. `report`: whether
+        to write report.html."""
         check_trackers(config.run.log)
         self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
-        self.runs_user_code, self.quiet = runs_user_code, quiet or not world().is_rank0
+        self.runs_user_code, self.quiet, self.reports = runs_user_code, quiet or not world().is_rank0, report
         self.plan = plan(state, config)
         self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
@@ -123,7 +124,9 @@ class Trainer:
         if world().is_rank0:
             envs = self.state, self.score_env
             self.callbacks.add(
-                built_in_callbacks(*envs, self.config, self.run, self.quiet, self.say, self.callbacks.call)
+                built_in_callbacks(
+                    *envs, self.config, self.run, self.quiet, self.say, self.callbacks.call, self.reports
+                )
             )
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
