@@ -19,7 +19,9 @@ from tightrope.logging import Clip, Video
 from tightrope.training.video import HOLD
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes
+LEFT, TOP, BOTTOM = 56, 36, 44  # what is left around the axes
+LETTER = 7.5  # pixels of a letter of a label
+FEW = 60  # points of a curve that are marked
 COLORS = ("#2667b3", "#d67a2e", "#3a8f5c", "#b0406f", "#7a5bb5", "#262b36")
 FAINT, INK, GRID, PAPER = "#a8adb5", "#262b36", "#e4e4df", "#fafaf7"
 
@@ -86,7 +88,8 @@ def lines(curves: dict, title: str, x: str = "", y: str = "", faint: tuple[str, 
     the highest. Curves named in `faint` are there for comparison."""
     data = {name: (np.asarray(a, float), np.atleast_2d(np.asarray(b, float))) for name, (a, b) in curves.items()}
     every = np.concatenate([b.ravel() for _, b in data.values()])
-    across = Axis.over(np.concatenate([a for a, _ in data.values()]), LEFT, WIDTH - RIGHT)
+    end = WIDTH - 24 - LETTER * max(map(len, data))  # the names stand to the right of the curves
+    across = Axis.over(np.concatenate([a for a, _ in data.values()]), LEFT, end)
     up = Axis.over(np.append(every, 0.0) if zero else every, HEIGHT - BOTTOM, TOP)
     body = [frame(across, up, title, x, y)]
     color = dict(zip([name for name in data if name not in faint], COLORS, strict=False))
@@ -98,9 +101,12 @@ def lines(curves: dict, title: str, x: str = "", y: str = "", faint: tuple[str, 
             body.append(f'<polygon points="{points(edge, across, up)}" fill="{ink}" opacity="0.15"/>')
         path = points(zip(a, b.mean(0), strict=True), across, up)
         body.append(f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2" stroke-linejoin="round"/>')
+        if len(a) <= FEW:
+            dots = "".join(f"M{across(i)} {up(j)}h0" for i, j in zip(a, b.mean(0), strict=True))
+            body.append(f'<path d="{dots}" stroke="{ink}" stroke-width="6" stroke-linecap="round"/>')
         labels.append((up(b.mean(0)[-1]), name, ink))
     for height, name, ink in apart(labels):
-        body.append(text(WIDTH - RIGHT + 8, height + 4, name, fill=ink, weight=600))
+        body.append(text(end + 10, height + 4, name, fill=ink, weight=600))
     return Svg("".join(body), says=f"a chart of {', '.join(data)}: {title}")
 
 
@@ -182,10 +188,15 @@ def apart(labels: list[tuple[float, str, str]], gap: float = 16) -> list[tuple[f
 # maps and films --------------------------------------------------------------------------------------------------------
 
 
-def maps(functions: dict[str, np.ndarray], x: tuple[str, float, float], y: tuple[str, float, float]) -> Svg:
-    """Numbers from 0 (orange) to 1 (blue) over two quantities, side by side; the first row of an array is the lowest."""
-    side, gap = 220, 70
-    body = []
+def maps(functions: dict[str, np.ndarray], title: str, x: tuple[str, float, float], y: tuple[str, float, float]) -> Svg:
+    """Numbers from 0 (orange) to 1 (blue) over two quantities, side by side over a scale of the colours; the first row of an
+    array is the lowest."""
+    side, gap, scale = 220, 70, TOP + 220 + BOTTOM + 26
+    body = [
+        text(LEFT, scale - 8, title, weight=600),
+        image(tinted(np.linspace(0, 1, 65)[None], side)[:12], LEFT, scale),
+        *(text(LEFT + side * i / 2, scale + 28, f"{i / 2:g}", anchor="middle") for i in range(3)),
+    ]
     for i, (name, values) in enumerate(functions.items()):
         left = LEFT + i * (side + gap)
         across, up = Axis.over(np.array(x[1:]), left, left + side), Axis.over(np.array(y[1:]), TOP + side, TOP)
@@ -193,7 +204,7 @@ def maps(functions: dict[str, np.ndarray], x: tuple[str, float, float], y: tuple
         body.append(text(left, 22, name, size=14, weight=600))
         body.append(image(tinted(values[::-1], side), left, TOP))
     return Svg(
-        "".join(body), LEFT + len(functions) * (side + gap), TOP + side + BOTTOM, f"maps of {', '.join(functions)}"
+        "".join(body), LEFT + len(functions) * (side + gap), scale + 40, f"{title}: maps of {', '.join(functions)}"
     )
 
 

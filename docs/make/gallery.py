@@ -10,7 +10,9 @@ What is there already is not made again. LunarLander needs the extra box2d, Hopp
 from __future__ import annotations
 
 import argparse
-import time
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,26 +61,21 @@ EXHIBITS = {
 
 
 def make(name: str, exhibit: Exhibit) -> None:
-    """Train, film, and write a page to play on and the run's report."""
+    """Train, film, and write a page to play on, the run's report and its score."""
     run = OUT / "runs" / name
     with tr.PPO(exhibit.env, seed=1, **exhibit.drawn) as untrained:
         untrained.record(OUT / f"{name}-before.mp4", episodes=exhibit.before, stochastic=True)
-    began = time.perf_counter()
-    with tr.PPO(exhibit.env, seed=1, **exhibit.settings) as agent:
-        agent.learn(run_dir=run, quiet=True)
-    seconds = time.perf_counter() - began
-    film(name, exhibit, run, seconds)
-
-
-def film(name: str, exhibit: Exhibit, run: Path, seconds: float) -> None:
+    settings = [f"--{key.replace('_', '-')}={value}" for key, value in exhibit.settings.items()]
+    words = ["train", exhibit.env, "--seed=1", f"--run-dir={run}", "--resume", "--quiet", *settings]
+    subprocess.run([sys.executable, "-m", "tightrope", *words], check=True)
     with tr.load(run, **exhibit.drawn) as agent:
         agent.record(OUT / f"{name}.mp4", episodes=exhibit.episodes)
         if isinstance(agent.score_env, tr.envs.TensorEnv):
             agent.play(OUT / f"{name}.html")
         (OUT / f"{name}-report.html").write_bytes((run / "report.html").read_bytes())
+        seconds = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["time"]
         score = f"{agent.steps:,} steps in {seconds:,.0f} s, with seed 1. Greedy return: {agent.evaluate()}."
         (OUT / f"{name}.txt").write_text(score)
-        print(f"{name}: {score}", flush=True)
 
 
 def frame_of(film: Path, moment: float) -> np.ndarray:
