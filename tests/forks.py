@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -52,6 +54,7 @@ def be_python(command: tuple[str, ...], variables: dict[str, str], output: Path,
     os.chdir(cwd)
     if "PYTHONWARNINGS" in variables:
         warnings.simplefilter(variables["PYTHONWARNINGS"])  # type: ignore[arg-type]
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))  # which torch reads as it is imported
     sys.path[:0] = variables.get("PYTHONPATH", "").split(os.pathsep)
     try:
         run_python(command)
