@@ -7,7 +7,7 @@
 Replace each `raise NotImplementedError` by your own lines. T is time, N environments, B the rows of a batch.
 """
 
-import sys
+import argparse
 
 import torch
 
@@ -28,7 +28,7 @@ def discounted_returns(reward, terminated, done, next_value, gamma):
 
 
 def timestep_mean(x, alive):
-    """Exercise 2. Return the mean of x over the environments that are alive at each step, (T, 1).
+    """Exercise 2. Return the mean of x over the environments that are alive at each step, (T, 1); 0 where none is.
 
     x: (T, N) returns. alive: (T, N) bools. Hints: multiply by alive before the sum; divide by the number alive, but at least 1
     (clamp); keepdim=True keeps the last axis.
@@ -179,9 +179,16 @@ def train(algo: str, right: set[str]) -> None:
     print(agent.evaluate(20))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Check the functions of this file, then train with those that are right.")
+    parser.add_argument("algo", nargs="?", choices=["vpg", "ppo"], help="what to train; nothing: only check")
+    algo = parser.parse_args().algo
     torch.set_num_threads(1)
     right = {name for name, function in EXERCISES.items() if getattr(exercises, f"test_{name}")(function)}
     print(f"{len(right)} of {len(EXERCISES)} are right")
-    for algo in sys.argv[1:]:
+    if algo:
         train(algo, right)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,11 +9,14 @@ The course page, docs/course.md, leads through them.
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 
+from ..errors import raised
 from ..output import print_line
-from ..training.function_trial import complaint
-from .equations import EQUATIONS, check_equation
+from ..training.function_trial import SIGNATURES, complaint
+from .cases import EQUATIONS, train_ppo, train_vpg
+from .equations import check_equation
 from .metrics import ppo_metrics, vpg_metrics
 from .phase_check import check_phase
 
@@ -39,11 +42,11 @@ __all__ = [
 ]  # fmt: skip
 
 USES = {
-    "minibatches": "tr.PPO('CartPole-v1', minibatches={})",
-    "collect": "tr.PPO('CartPole-v1', collect={})",
-    "learning_rate": "tr.PPO('CartPole-v1', learning_rate={})",
-    "vpg_phase": "tr.VPG('CartPole-v1', phase={})",
-    "ppo_phase": "tr.PPO('CartPole-v1', phase={})",
+    "minibatches": train_ppo("minibatches"),
+    "collect": train_vpg("collect"),
+    "learning_rate": train_vpg("learning_rate"),
+    "vpg_phase": train_vpg("phase"),
+    "ppo_phase": train_ppo("phase"),
 } | {name: exercise.use for name, exercise in EQUATIONS.items()}
 
 
@@ -53,10 +56,12 @@ def diagnose(name: str, function: object) -> str | None:
         return f"it is a {type(function).__name__}: give a function"
     try:
         if name in EQUATIONS:
-            return check_equation(name, function)
+            return check_equation(name, function, show_inputs=True)
         return next(OTHERS[name](function), None)
-    except NotImplementedError:
-        return "not written yet"
+    except NotImplementedError as error:
+        missing = traceback.extract_tb(error.__traceback__)[-1].name
+        own = getattr(function, "__name__", missing)
+        return "not written yet" if missing == own else f"it calls {missing}, which is not written yet"
 
 
 def verdict(name: str, function: object) -> bool:
@@ -66,7 +71,7 @@ def verdict(name: str, function: object) -> bool:
         print_line(f"{name}: {wrong}")
         return False
     own = getattr(function, "__name__", "").strip("<>").replace("lambda", "my_function") or "my_function"
-    print_line(f"{name}: right." + (f" Train with it: {USES[name].format(own)}" if USES[name] else ""))
+    print_line(f"{name}: right. {USES[name].format(own)}")
     return True
 
 
@@ -74,9 +79,9 @@ def in_a_phase(name: str, algo: str) -> Callable[[Own], Iterator[str]]:
     """The check of a function that is best seen at work in a phase."""
 
     def check(function: Own) -> Iterator[str]:
-        wrong = complaint(name, function)
+        wrong = failure(name, function) or complaint(name, function)
         if wrong is not None:
-            yield "not written yet" if "NotImplementedError" in wrong else f"it {wrong}"
+            yield f"it {wrong}"
             return
         found = check_phase(algo, {name: function})
         if found is not None:
@@ -85,13 +90,36 @@ def in_a_phase(name: str, algo: str) -> Callable[[Own], Iterator[str]]:
     return check
 
 
+def failure(name: str, function: Own) -> str | None:
+    """The exception that a function raises on small tensors, with its line; None if there is none or nothing to try."""
+    arguments = SIGNATURES[name].arguments
+    if arguments is None or complaint(name, function) is None:
+        return None
+    try:
+        result = function(*arguments())
+        if isinstance(result, Iterator):
+            list(result)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return f"raises {raised(error)}"
+    return None
+
+
 def check_schedule(function: Own) -> Iterator[str]:
     """A learning rate that falls linearly from 0.01 at progress 0 to 0 at progress 1."""
     if len(inspect.signature(function).parameters) != 1:
         yield "it does not take (progress): define it with this parameter"
         return
     for progress in (0.0, 0.25, 0.5, 1.0):
-        found, expected = function(progress), 0.01 * (1 - progress)
+        expected = 0.01 * (1 - progress)
+        try:
+            found = function(progress)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            yield f"it raises {raised(error)}"
+            return
         if not isinstance(found, (int, float)):
             yield f"it returns {'nothing' if found is None else f'a {type(found).__name__}'}: return a number"
         elif abs(found - expected) > 1e-9:

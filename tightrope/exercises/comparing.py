@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -13,15 +14,25 @@ def agrees(a: Tensor, b: Tensor, tolerance: float = 2e-3) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm() + 1e-5)
 
 
-def first_difference(found: Tensor, expected: Tensor) -> str:
-    """The first entry that differs, with both numbers."""
+def entries_agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of the same shape agree, entry by entry."""
+    return torch.allclose(a.detach().double(), b.detach().double(), rtol=1e-4, atol=1e-5)
+
+
+def index_of_difference(found: Tensor, expected: Tensor) -> tuple[int, ...]:
+    """Where the first entry is that differs: one that is not finite, if there is one."""
+    bad = (expected.isfinite() & ~found.isfinite()).nonzero()
+    if not len(bad):
+        bad = ((found.double() - expected.double()).abs() > 1e-5 + 1e-3 * expected.double().abs()).nonzero()
+    return tuple(bad[0].tolist()) if len(bad) else ()
+
+
+def first_difference(found: Tensor, expected: Tensor, not_finite: str = "is something divided by 0?") -> str:
+    """The first entry that differs, with both numbers; `not_finite` says why it may be nan or infinite."""
     if found.shape != expected.shape:
         return f"the shape is {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    if len(bad := (expected.isfinite() & ~found.isfinite()).nonzero()):
-        hint = ": is something divided by 0?" if found.isnan().any() else ""
-        return f"at {bad[0].tolist()} it is {found[tuple(bad[0].tolist())]:.4g}{hint}"
-    wrong = ((found.double() - expected.double()).abs() > 1e-5 + 1e-3 * expected.double().abs()).nonzero()
-    if not len(wrong):
+    index = index_of_difference(found, expected)
+    if not index:
         return "small differences everywhere"
-    index = tuple(wrong[0].tolist())
-    return f"at {list(index)} it is {found[index]:.4g}, expected {expected[index]:.4g}"
+    words = f"at {list(index)} it is {found[index]:.4g}, expected {expected[index] + 0.0:.4g}"  # + 0.0: not -0
+    return words if found[index].isfinite() else f"{words}: {not_finite}"

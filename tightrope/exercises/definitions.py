@@ -84,8 +84,8 @@ def half_square(value: Tensor, target: Tensor) -> Tensor:
 
 def entropy_of(logits: Tensor) -> Tensor:
     """-sum of p log p, for each row."""
-    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
-    return -(p * p.log()).sum(-1)
+    log_p = logits - torch.logsumexp(logits, -1, keepdim=True)  # not log(p): a small p underflows to 0
+    return -(log_p.exp() * log_p).sum(-1)
 
 
 def mean_of(x: Tensor) -> Tensor:

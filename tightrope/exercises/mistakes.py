@@ -10,68 +10,6 @@ from torch import Tensor
 Wrong = Callable[..., Tensor]
 
 
-def backward_sum(x: Tensor, decay: Tensor | float, keeps: Tensor) -> Tensor:
-    """y_t = x_t + decay y_{t+1} where `keeps`, and x_t elsewhere."""
-    found, running = torch.zeros_like(x), torch.zeros_like(x[0])
-    for t in reversed(range(len(x))):
-        running = x[t] + decay * keeps[t] * running
-        found[t] = running
-    return found
-
-
-def forward_sum(x: Tensor, decay: float, keeps: Tensor) -> Tensor:
-    """The same from the first step on."""
-    return backward_sum(x.flip(0), decay, torch.cat([torch.zeros_like(keeps[:1]), keeps[:-1]]).flip(0)).flip(0)
-
-
-def with_last(done: Tensor) -> Tensor:
-    return torch.cat([done[:-1], torch.ones_like(done[:1])])
-
-
-# returns: (reward, terminated, done, next_value, gamma) -------------------------------------------------------------------
-
-
-def bootstrapped(reward: Tensor, terminated: Tensor, done: Tensor, next_value: Tensor, gamma: float) -> Tensor:
-    """The rewards plus what follows where the sum is cut."""
-    return reward + gamma * next_value * (with_last(done) & ~terminated)
-
-
-RETURNS: dict[str, Wrong] = {
-    "it is the reward alone, without the rewards that follow": lambda r, e, d, v, g: r,
-    "rewards are not discounted: gamma is missing": lambda r, e, d, v, g: backward_sum(
-        r + v * (with_last(d) & ~e), 1.0, ~with_last(d)
-    ),
-    "episode ends are ignored: rewards of the next episode leak in, cut the sum where done": lambda r, e, d, v, g: (
-        backward_sum(bootstrapped(r, e, with_last(d & False), v, g), g, ~with_last(d & False))
-    ),
-    "time limits do not cut the sum: cut it where done, not where terminated": lambda r, e, d, v, g: backward_sum(
-        bootstrapped(r, e, with_last(e), v, g), g, ~with_last(e)
-    ),
-    "a time limit counts as the end of the task: add gamma next_value where done and not terminated": lambda r, e, d, v, g: (
-        backward_sum(r + g * v * torch.cat([d[:-1] & False, ~d[-1:]]), g, ~with_last(d))
-    ),
-    "what follows the last row is missing: the sum is cut there too, so add gamma next_value": lambda r, e, d, v, g: (
-        backward_sum(r + g * v * (d & ~e), g, ~with_last(d))
-    ),
-    "next_value is never used: add gamma times it where the sum is cut but the task has not ended": lambda r, e, d, v, g: (
-        backward_sum(r, g, ~with_last(d))
-    ),
-    "next_value is added after the task has ended: only where not terminated": lambda r, e, d, v, g: backward_sum(
-        r + g * v * with_last(d), g, ~with_last(d)
-    ),
-    "next_value is not discounted: multiply it by gamma": lambda r, e, d, v, g: backward_sum(
-        r + v * (with_last(d) & ~e), g, ~with_last(d)
-    ),
-    "next_value is added at every step: only where the sum is cut": lambda r, e, d, v, g: backward_sum(
-        r + g * v * ~e, g, ~with_last(d)
-    ),
-    "off by one: the reward of step t itself is left out, G_t = r_t + gamma G_t+1": lambda r, e, d, v, g: (
-        backward_sum(bootstrapped(r, e, d, v, g), g, ~with_last(d)) - r
-    ),
-    "it looks back, not ahead: begin at the last step and go backwards": lambda r, e, d, v, g: forward_sum(r, g, ~d),
-    "the sign is turned": lambda r, e, d, v, g: -backward_sum(bootstrapped(r, e, d, v, g), g, ~with_last(d)),
-}
-
 # baselines: (x, alive) ----------------------------------------------------------------------------------------------------
 
 BASELINES: dict[str, Wrong] = {
@@ -130,68 +68,6 @@ GRADIENT: dict[str, Wrong] = {
     "it holds probabilities: use their logarithms": lambda p, a, w, m: mean_where(w * p.exp() * a, m),
 }
 
-# GAE: (reward, value, next_value, terminated, done, gamma, gae_lambda) --------------------------------------------------------
-
-
-def traced(r: Tensor, v: Tensor, n: Tensor, stops: Tensor, cuts: Tensor, g: float, decay: float) -> Tensor:
-    """Deltas that bootstrap unless `stops`, summed with a decay until `cuts`."""
-    return backward_sum(r + g * n * ~stops - v, decay, ~cuts)
-
-
-def sooner(done: Tensor) -> Tensor:
-    """Ends marked a step too early."""
-    return torch.cat([done[1:], torch.ones_like(done[:1])])
-
-
-GAE: dict[str, Wrong] = {
-    "a time limit counts as the end of the task: only terminated stops the bootstrap": lambda r, v, n, e, d, g, y: (
-        traced(r, v, n, d, d, g, g * y)
-    ),
-    "resets are ignored, episode ends do not cut the trace: the next episode leaks in": lambda r, v, n, e, d, g, y: (
-        traced(r, v, n, e, d & False, g, g * y)
-    ),
-    "time limits do not cut the trace: cut it where done, not where terminated": lambda r, v, n, e, d, g, y: traced(
-        r, v, n, e, e, g, g * y
-    ),
-    "they bootstrap after the task has ended: multiply next_value by ~terminated": lambda r, v, n, e, d, g, y: traced(
-        r, v, n, e & False, d, g, g * y
-    ),
-    "off by one: the value in delta is V(s_t) twice, where V(s_t+1) belongs": lambda r, v, n, e, d, g, y: traced(
-        r, v, v, e, d, g, g * y
-    ),
-    "after a time limit they bootstrap from the reset observation: use next_value, not value": lambda r, v, n, e, d, g, y: (
-        traced(r, v, torch.cat([v[1:], n[-1:]]), e, d, g, g * y)
-    ),
-    "the value after the last step is missing: use next_value": lambda r, v, n, e, d, g, y: traced(
-        r, v, torch.cat([v[1:], torch.zeros_like(n[-1:])]), e, d, g, g * y
-    ),
-    "off by one: the trace is cut one step too early": lambda r, v, n, e, d, g, y: traced(
-        r, v, n, e, sooner(d), g, g * y
-    ),
-    "gamma is missing in delta": lambda r, v, n, e, d, g, y: traced(r, v, n, e, d, 1.0, g * y),
-    "lambda is missing: the trace decays by gamma alone": lambda r, v, n, e, d, g, y: traced(r, v, n, e, d, g, g),
-    "gamma is missing in the decay of the trace: it is gamma lambda": lambda r, v, n, e, d, g, y: traced(
-        r, v, n, e, d, g, y
-    ),
-    "the trace does not decay: multiply by gamma lambda": lambda r, v, n, e, d, g, y: traced(r, v, n, e, d, g, 1.0),
-    "there is no trace: only the first delta counts": lambda r, v, n, e, d, g, y: r + g * n * ~e - v,
-    "the value is not subtracted: this is the value target, advantage + value": lambda r, v, n, e, d, g, y: (
-        traced(r, v, n, e, d, g, g * y) + v
-    ),
-    "the value is missing in delta: delta = r + gamma V(s_t+1) - V(s_t)": lambda r, v, n, e, d, g, y: traced(
-        r, v * 0, n, e, d, g, g * y
-    ),
-    "the bootstrap is missing in delta: delta = r + gamma V(s_t+1) - V(s_t)": lambda r, v, n, e, d, g, y: traced(
-        r, v, n * 0, e, d, g, g * y
-    ),
-    "the sum runs forwards: begin at the last step and go backwards": lambda r, v, n, e, d, g, y: forward_sum(
-        r + g * n * ~e - v, g * y, ~d
-    ),
-    "the sign is turned: delta = r + gamma V(s_t+1) - V(s_t)": lambda r, v, n, e, d, g, y: (
-        -traced(r, v, n, e, d, g, g * y)
-    ),
-}
-
 # PPO's losses: (log_prob, old_log_prob, advantage, clip_coef), (value, target), (entropy) ------------------------------------
 
 
@@ -231,6 +107,7 @@ SURROGATE: dict[str, Wrong] = {
 }
 VALUE: dict[str, Wrong] = {
     "the factor 1/2 is missing": lambda v, t: (v - t).square().mean(),
+    "a coefficient is in it besides 1/2: the loss multiplies by vf_coef": lambda v, t: 0.25 * (v - t).square().mean(),
     "it is the sum: take the mean": lambda v, t: 0.5 * (v - t).square().sum(),
     "the error is not squared": lambda v, t: 0.5 * (v - t).mean(),
     "it is the absolute error: square it": lambda v, t: (v - t).abs().mean(),
@@ -241,6 +118,7 @@ VALUE: dict[str, Wrong] = {
 BONUS: dict[str, Wrong] = {
     "the sign is turned: the bonus is to be maximised": lambda e: -e.mean(),
     "it is the sum: take the mean": lambda e: e.sum(),
+    "a coefficient is in it: the loss multiplies the mean by ent_coef": lambda e: 0.01 * e.mean(),
 }
 ENTROPY: dict[str, Wrong] = {
     "the sign is turned: entropy is not negative, -sum of p log p": lambda x: (x.softmax(-1) * x.log_softmax(-1)).sum(

@@ -6,11 +6,12 @@ looked at if those before it are right, so the first finding names the place.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from ..errors import one_line
+from ..errors import one_line, raised
 from . import definitions
 from .comparing import agrees, first_difference
 from .gradient_check import ppo_gradient, schedule_stage, statistics_stage, step_stage, vpg_gradient
@@ -19,18 +20,25 @@ from .phase_stages import ppo_advantages, ppo_minibatches, vpg_batches, vpg_retu
 
 STAGES = ("rollout", "advantages", "minibatches", "gradient", "step", "schedule", "statistics")
 Stage = Callable[[OnePhase], Iterator[str]]
-Functions = Mapping[str, Callable[..., object]]
+Own = Callable[..., object]
+Functions = Mapping[str, Own]
 
 
 def check_phase(algo: str, functions: Functions | None = None) -> tuple[str, str] | None:
     """(stage, words) of the first thing that is wrong with a phase, with `functions` in place of the algorithm's; None if it
     agrees with the definitions."""
+    results: list[tuple[str, object]] = []
+    own = {name: noting_results(name, function, results) for name, function in (functions or {}).items()}
     try:
-        discrete = run_phase(algo, functions=functions)
+        discrete = run_phase(algo, functions=own)
     except NotImplementedError:
         raise
     except Exception as error:
-        return "phase", f"it raises {type(error).__name__}: {one_line(error)}"
+        lost = no_result(algo, results)
+        where = raised(error) if own else f"{type(error).__name__}: {one_line(error)}"
+        return "phase", lost or f"it raises {where}"
+    if lost := no_result(algo, results):
+        return "phase", lost
     held, size = len(discrete.state.optimizer.flat), sum(p.numel() for p in discrete.old_policy.parameters())
     if held != size:
         words = f"the optimizer holds {held} of the policy's {size} parameters: all of them must be in it"
@@ -38,8 +46,33 @@ def check_phase(algo: str, functions: Functions | None = None) -> tuple[str, str
     for name, stage in zip(STAGES, stages(algo), strict=True):
         for words in stage(discrete):
             return name, words
-    for words in rollout_stage(run_phase(algo, continuous=True, functions=functions)):
+    for words in rollout_stage(run_phase(algo, continuous=True, functions=own)):
         return "rollout", f"with continuous actions: {words}"
+    return None
+
+
+def noting_results(name: str, function: Own, results: list[tuple[str, object]]) -> Own:
+    """The function, which also adds what it returns to `results`, by name."""
+
+    @functools.wraps(function)
+    def noting(*args: object) -> object:
+        results.append((name, function(*args)))
+        return results[-1][1]
+
+    return noting
+
+
+def no_result(algo: str, results: list[tuple[str, object]]) -> str | None:
+    """What is wrong if a phase or `collect` returned nothing, or a phase something other than metrics."""
+    ends = {
+        "phase": f"exercises.{algo}_metrics(state, batch, rows)",
+        "collect": "obs, the observations after the last step",
+    }
+    for name, result in results:
+        if result is None and name in ends:
+            return f"it returns nothing: end with return {ends[name]}"
+        if name == "phase" and not hasattr(result, "_asdict"):
+            return f"it returns a {type(result).__name__}: end with return {ends[name]}"
     return None
 
 
@@ -60,6 +93,9 @@ def rollout_stage(one: OnePhase) -> Iterator[str]:
     env.load_state_dict(one.env_before)
     obs = env.reset(noise=one.noise.start) if one.config.by_trajectory else one.obs_before
     for t in range(len(r.reward)):
+        if t and agrees(r.obs[t], r.obs[t - 1]) and not agrees(r.obs[t], obs):
+            again = f"obs[{t}] is that of step {t - 1} again: the policy must see what the step led to"
+            yield f"{again}, obs = step.obs at the end of the loop"
         if not agrees(r.obs[t], obs):
             yield f"obs[{t}] is not what the policy saw at step {t}: store the observation before the step"
         distribution = old.distribution(obs)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..types import Batch
-from . import definitions, mistakes
+from . import definitions
 from .comparing import agrees, first_difference
+from .mistakes_over_time import GAE, RETURNS, traced
 from .one_phase import OnePhase
 
 # PPO ----------------------------------------------------------------------------------------------------------------------
@@ -68,14 +69,14 @@ def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float)
     last = one.old_policy.value(one.state.obs)
     after_reset = torch.cat([r.value[1:], last[None]])
     words = "after a time limit they bootstrap from the reset observation: use V(final_obs)"
-    yield words, mistakes.traced(r.reward, r.value, after_reset, r.terminated, r.done, gamma, gamma * lam)
+    yield words, traced(r.reward, r.value, after_reset, r.terminated, r.done, gamma, gamma * lam)
     late = torch.where(r.done, following, torch.cat([r.value[:-1], last[None]]))
-    words = "the next value is off by one: it is V(s_t), where V(s_t+1) belongs"
-    yield words, mistakes.traced(r.reward, r.value, late, r.terminated, r.done, gamma, gamma * lam)
+    words = "the next value is off by one: it is V(s_t), where V(s_{t+1}) belongs"
+    yield words, traced(r.reward, r.value, late, r.terminated, r.done, gamma, gamma * lam)
     no_future = torch.where(r.truncated, 0.0, following)
     words = "after a time limit they bootstrap from 0: it is not the end of the task, use V(final_obs)"
-    yield words, mistakes.traced(r.reward, r.value, no_future, r.terminated, r.done, gamma, gamma * lam)
-    for words, wrong in mistakes.GAE.items():
+    yield words, traced(r.reward, r.value, no_future, r.terminated, r.done, gamma, gamma * lam)
+    for words, wrong in GAE.items():
         yield words, wrong(r.reward, r.value, following, r.terminated, r.done, gamma, lam)
 
 
@@ -203,7 +204,7 @@ def vpg_returns(one: OnePhase) -> Iterator[str]:
 def wrong_returns(one: OnePhase) -> Iterator[tuple[str, Tensor]]:
     """What common mistakes give instead, as (words, returns)."""
     r = one.rollout
-    for words, wrong in mistakes.RETURNS.items():
+    for words, wrong in RETURNS.items():
         yield words, wrong(r.reward, r.terminated, r.done, torch.zeros_like(r.reward), one.config.gamma)
 
 
