@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[object, Any] = {}  # results by operation and operands
         self.shared: set[int] = set()
         self.steady, self.share, self.size = steady, share, 0
-        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled)
+        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", self.operand, compiled)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
