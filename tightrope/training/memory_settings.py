@@ -8,6 +8,7 @@ from torch import nn
 
 from ..algorithms import OnPolicyConfig
 from ..algorithms.common import divides
+from ..engine import world
 from ..envs.registry import id_or_path
 from ..errors import UsageError
 from ..models.memory import MEMORIES, Memory
@@ -48,8 +49,10 @@ def own_memory(path: str | None) -> type[Memory] | None:
 
 def check_sequences(share: OnPolicyConfig, env: Env) -> None:
     """Raise UsageError if minibatches cannot be whole sequences of environments, as a memory needs them."""
-    if env.skips:
-        raise UsageError("memory needs an env that resets within a step: make it with autoreset_mode SAME_STEP")
+    if env.skips and world().is_distributed:
+        raise UsageError(
+            "memory on several ranks needs an env that resets within a step: give autoreset_mode SAME_STEP"
+        )
     if share.epoch_settings:
         whole = "num_envs (with memory, minibatches are all steps of some environments)"
         divides(share, share.epoch_settings[1], whole, share.num_envs)
