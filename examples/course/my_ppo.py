@@ -180,7 +180,9 @@ def train(algo: str, right: set[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Check the functions of this file, then train with those that are right.")
+    parser = argparse.ArgumentParser(
+        description="Check the functions of this file, then train with those that are right."
+    )
     parser.add_argument("algo", nargs="?", choices=["vpg", "ppo"], help="what to train; nothing: only check")
     algo = parser.parse_args().algo
     torch.set_num_threads(1)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from run_helpers import assert_same_state
+from run_helpers import assert_same_state, forge, manifest_of, newest
 from torch import Tensor
 
 import tightrope as tr
 from tightrope.engine import Runtime, collect, draw_noise, rollout_in_c, runtime
+from tightrope.envs.with_memory import with_memory
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.training.plan import plan
 from tightrope.types import Rollout
@@ -30,10 +31,13 @@ class Shown(tr.envs.CartPole):
         return torch.stack([state[:, 0] * 2, state[:, 2].tanh()], 1)
 
 
-def rolled_out(env: tr.envs.TensorEnv, dead_fraction: float | None) -> list[Tensor]:
+def rolled_out(env: Any, dead_fraction: float | None, memory: str | None = None) -> list[Tensor]:
     """Everything that three rollouts leave behind."""
     torch.manual_seed(0)
-    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,)))
+    policy = actor_critic(
+        env.observation, env.action, NetworkConfig(hidden_sizes=(8,), memory=memory, memory_size=6 if memory else None)
+    )
+    env = with_memory(env, policy.memory_rows)
     rollout, obs = Rollout.allocate(30, env), env.reset(seed=3)
     found: list[Tensor] = []
     for phase in range(3):
@@ -56,9 +60,11 @@ def rolled_out(env: tr.envs.TensorEnv, dead_fraction: float | None) -> list[Tens
 
 
 @pytest.mark.parametrize("dead_fraction", [None, 0.4])
-@pytest.mark.parametrize("kind", [*ENVS, Shown])
+@pytest.mark.parametrize(
+    ("kind", "memory"), [*((kind, None) for kind in [*ENVS, Shown]), *((kind, "lstm") for kind in (ENVS[1], Shown))]
+)
 def test_a_rollout_in_one_call_has_the_bits_of_single_steps(
-    kind: type[tr.envs.TensorEnv], dead_fraction: float | None, monkeypatch: pytest.MonkeyPatch
+    kind: type[tr.envs.TensorEnv], memory: str | None, dead_fraction: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
 
@@ -67,10 +73,10 @@ def test_a_rollout_in_one_call_has_the_bits_of_single_steps(
         return found
 
     monkeypatch.setattr(collect, "collect_in_c", counted)
-    in_one = rolled_out(kind(5, max_episode_steps=13), dead_fraction)
+    in_one = rolled_out(kind(5, max_episode_steps=13), dead_fraction, memory)
     assert None not in calls
     monkeypatch.setattr(collect, "collect_in_c", lambda *args: None)
-    for mine, theirs in zip(in_one, rolled_out(kind(5, max_episode_steps=13), dead_fraction), strict=True):
+    for mine, theirs in zip(in_one, rolled_out(kind(5, max_episode_steps=13), dead_fraction, memory), strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -92,13 +98,15 @@ def test_other_environments_take_single_steps(kind: type[tr.envs.TensorEnv], mon
     rolled_out(kind(3), None)
 
 
-def test_a_method_that_was_replaced_between_rollouts_counts() -> None:
+@pytest.mark.parametrize("memory", [None, "gru"])
+def test_a_method_that_was_replaced_between_rollouts_counts(memory: str | None) -> None:
     class Paid(tr.envs.CartPole):
         def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
             return torch.full_like(state[:, 0], 2.0)
 
-    env = Paid(3)
-    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,)))
+    env: Any = Paid(3)
+    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,), memory=memory))
+    env = with_memory(env, policy.memory_rows)
     rollout, obs = Rollout.allocate(8, env), env.reset(seed=1)
     for wanted in (2.0, 5.0):
         noise = draw_noise(env, policy.head.noise, 8, (1, 1), 0, 0)
@@ -179,6 +187,18 @@ def test_a_run_is_told_that_numpy_goes_on_with_it(
     assert told not in resumed()
     monkeypatch.setenv("TIGHTROPE_COMPILER", "/bin/false")
     assert "were compiled C" not in resumed()
+
+
+def test_a_run_is_told_that_an_earlier_version_compiled_other_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = dict(SMALL, num_minibatches=1, total_timesteps=64 * 2000)
+    tr.PPO("CartPole-v1", **settings).learn(until=64, run_dir=tmp_path, quiet=True)
+    forge(tmp_path, versions={k: v for k, v in manifest_of(newest(tmp_path))["versions"].items() if k != "compiled"})
+    told = "an earlier version compiled the recordings of this run to other C: last digits may differ"
+    for expected in (True, False):
+        tr.load(tmp_path).learn(until=128)
+        assert (told in capsys.readouterr().out) == expected
 
 
 def test_a_compiler_that_is_not_there_is_named_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import gymnasium.spaces as gs
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run_helpers import Plain, refusal
 from torch import Tensor, nn
 
@@ -188,23 +186,6 @@ def test_what_does_not_work_is_said_in_one_line() -> None:
     ):
         assert words in refusal(agent, **settings), words  # type: ignore[arg-type]
     assert "give an env id and memory='lstm'" in refusal(tr.PPO, "MlpLstmPolicy", "CartPole-v1")
-    many = SyncVectorEnv([Stubborn] * 4, autoreset_mode=AutoresetMode.NEXT_STEP)
-    many.metadata = {**many.metadata}
-
-    class Foreign(gymnasium.vector.VectorEnv[Any, Any, Any]):
-        """Someone's vector environment, which resets rows in steps of their own."""
-
-        num_envs, metadata = 4, {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        single_observation_space, single_action_space = many.single_observation_space, many.single_action_space
-        observation_space, action_space = many.observation_space, many.action_space
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            return many.reset(seed=seed, options=options)
-
-        def step(self, actions: Any) -> Any:
-            return many.step(actions)
-
-    assert "memory needs an env that resets within a step" in refusal(agent, Foreign(), num_minibatches=2)
 
 
 def test_the_command_that_probes_refuses_an_unknown_memory(capsys: pytest.CaptureFixture[str]) -> None:

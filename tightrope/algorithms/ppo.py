@@ -142,9 +142,9 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
         state.discounted_return.copy_(carried)
     table = torch.stack([number for row in rows for number in row]).view(len(rows), -1)  # a row for each update
     *means, grad_norm = mean_of_taken(table[:, :-1], skipped=table[:, -1])
-    terms = PPOTerms(*means)
+    terms, learned = PPOTerms(*means), batch.flat()
     return PPOMetrics(
-        terms, grad_norm, optimizer.learning_rate.clone(), runtime.explained_variance(batch.value, batch.target),
+        terms, grad_norm, optimizer.learning_rate.clone(), runtime.explained_variance(learned.value, learned.target),
         reward=runtime.masked_mean(rollout.reward, rollout.valid), episodes=episodes,
         health=health(state, rollout.valid, terms, grad_norm),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from .metrics import health
 from .noise import Noise, draw_noise, initialising, isolated_rng, stream, stream_seed
 from .optimize import Optimizer
 from .precision import Precision
-from .recorded import COMPILED_C
+from .recorded import COMPILED_C, COMPILED_VERSION
 from .rollout_policy import why_not_recorded
 from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
 from .state import Snapshot, State
@@ -23,6 +23,7 @@ from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "COMPILED_C",
+    "COMPILED_VERSION",
     "Accelerate",
     "Guard",
     "Mode",

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ..models import ActorCritic
 from ..recording import Array, RecordedFunction, Recordings
 from ..recording.recorder import tensors
-from ..sequences import Sequences
+from ..sequences import Sequences, SkippingSequences
 from ..types import Batch, Trajectories
 from .distributed import all_reduce_max, world
 from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
@@ -175,6 +175,9 @@ class RecordedGradients:
     def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Write the gradient and return the loss's terms, by a recording for this loss, policy and batch if there is one."""
         if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
+            return gradient(loss, policy, batch)
+        if isinstance(batch, SkippingSequences):
+            self.tell(loss, policy, "some steps of its sequences only reset an environment")
             return gradient(loss, policy, batch)
         if grad is not self.grad:
             self.kept.clear()

@@ -28,6 +28,7 @@ from .noise import isolated_rng
 BLOCK = 512  # rows that a recording handles at once, if results do not depend on how rows are grouped
 CPU = torch.device("cpu")
 COMPILED_C = "compiled C"  # in the description of a runtime
+COMPILED_VERSION = "2"  # raise it when compiled recordings round differently: runs that resume then say so
 TOLERANCE = 1e-4  # relative to the norm
 MAX_ITEMS = 64  # longer containers are compared by identity
 PLAIN = (bool, int, float, str, type(None))

@@ -18,7 +18,8 @@ typedef struct {
   part learned;                              /* from the policy, to the rollout */
   part given, state;                         /* from the policy and the environments, to the environments */
   part advanced, shown, reward, terminated;  /* what follows: the state, then from the environments to the rollout */
-  part over, restarted, reset, fresh, begun; /* where episodes end: into the restart, its noise, and what it returns */
+  part over, restarted, reset, led;          /* where episodes end: into the restart, its noise, the actions that led there */
+  part fresh, begun;                         /* and what it returns */
   char *final_obs, *truncated, *last;
   int *clock;
   float *running_return, *episodes, *returns, *lengths;
@@ -58,6 +59,7 @@ i64 collect(const rollout *r, i64 start, i64 stop, i64 steps) {
       move(r->over, 0, 0);
       move(r->restarted, 0, 0);
       move(r->reset, t, 0);
+      move(r->led, 0, 0);
       r->restart.run(r->restart.table);
       state = r->fresh.from;
       memcpy(next, r->begun.from, r->begun.size);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +15,10 @@ from torch import Tensor
 from .. import activity
 from ..envs.recorded_step import RecordedStep, compiled_step
 from ..envs.tensor import TensorEnv
+from ..envs.with_memory import EnvWithMemory, without_memory
 from ..recording import Array, NotCompiled, RecordedFunction
 from ..recording.compiler import compiled
-from ..types import Discrete, MultiDiscrete, Rollout
+from ..types import Discrete, Env, MultiDiscrete, Rollout
 from .distributed import world
 from .noise import Noise
 from .rollout_policy import RecordedPolicy, RolloutPolicy
@@ -43,7 +44,7 @@ class Copying(ctypes.Structure):
 
 PARTS = (
     "obs", "noise", "learned", "given", "state", "advanced", "shown", "reward", "terminated", "over", "restarted", "reset",
-    "fresh", "begun",
+    "led", "fresh", "begun",
 )  # fmt: skip
 ARRAYS = (
     "final_obs", "truncated", "last", "clock", "running_return", "episodes", "returns", "lengths", "done", "dead",
@@ -103,23 +104,25 @@ def copying(source: Array | None, target: Array | None, like: Array | None = Non
 
 
 def collect_in_c(
-    env: object, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
+    env: Env, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
 ) -> tuple[Tensor, int] | None:
     """Fill the rollout, or return None, having changed nothing, if a step needs more than C functions. Returns the observation
     after the last step and the number of steps taken."""
-    if not isinstance(env, TensorEnv) or not isinstance(actor, RecordedPolicy) or actor.samples.function is None:
+    inner = without_memory(env)
+    if not isinstance(inner, TensorEnv) or not isinstance(actor, RecordedPolicy) or actor.samples.function is None:
         return None
-    checked = env._masked or isinstance(env._seen or env.observation, (Discrete, MultiDiscrete))
+    checked = inner._masked or isinstance(inner._seen or inner.observation, (Discrete, MultiDiscrete))
     if checked or (dead_fraction is not None and world().is_distributed):
         return None
     _, given = actor.choose(obs.numpy(), noise.action[0].numpy())
-    step = compiled_step(env, torch.from_numpy(given), noise.reset[0])
+    stepper = env.compiled_step if isinstance(env, EnvWithMemory) else partial(compiled_step, inner)
+    step = stepper(torch.from_numpy(given), noise.reset[0])
     if step is None:
         return None
     deaths = 0 if dead_fraction is None else max(1, math.ceil(dead_fraction * len(obs)))
     own = Own(np.zeros(len(obs), bool), np.zeros(len(obs), bool), obs.clone())
     try:
-        arguments = arguments_of(env, step, actor, rollout, noise, deaths, own)
+        arguments = arguments_of(inner, step, actor, rollout, noise, deaths, own)
         run = collector()
     except (Ineligible, NotCompiled):
         return None
@@ -157,6 +160,7 @@ def arguments_of(
         copying(done, restart.inputs[1]),
         copying(following, restart.inputs[0]),
         copying(noise.reset.numpy(), restart.inputs[2], noise.reset[0].numpy()),
+        copying(sample.results[1], restart.inputs[3]),
         copying(restart.results[0], state),
         copying(restart.results[1], last.numpy()),
     )

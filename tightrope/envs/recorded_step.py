@@ -7,6 +7,7 @@ change the environment or draw random numbers run on tensors, as on a device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,22 +28,27 @@ class RecordedStep:
     """The recorded step of one environment, over views of its state."""
 
     def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool = False) -> None:
-        def transition(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
-            following = env._apply("advance", state, action)
-            reward = env._apply("reward", state, action, following)
-            return following, reward, env._apply("terminated", following), env._show(following)
-
-        def restart(state: Tensor, done: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-            kept = torch.where(done.unsqueeze(-1), env._apply("initial", noise), state)
-            return kept, env._show(kept)
-
         self.env, self.compiled = env, compiled
         self.verified = False  # whether the methods are known to do what was recorded
+        self.with_memory: RecordedStep | None = None  # the same over rows with the state of a memory
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
-        self.transition = RecordedFunction(transition, (env.state, action), exact=True, banned=kept, compiled=compiled)
-        self.restart = RecordedFunction(restart, (env.state, over, noise), exact=True, banned=kept, compiled=compiled)
+        options: dict[str, Any] = dict(exact=True, banned=kept, compiled=compiled)
+        self.transition = RecordedFunction(self.advanced, (env.state, action), **options)
+        self.restart = RecordedFunction(self.restarted, (env.state, over, noise, action), **options)
         self.sums = np.empty(env.num_envs, np.float32)
+
+    def advanced(self, state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+        """The next states, and the rewards, terminations and observations that belong to them."""
+        env = self.env
+        following = env._apply("advance", state, action)
+        reward = env._apply("reward", state, action, following)
+        return following, reward, env._apply("terminated", following), env._show(following)
+
+    def restarted(self, state: Tensor, done: Tensor, noise: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+        """The states with new episodes where `done`, and their observations. `action` led to `state`."""
+        kept = torch.where(done.unsqueeze(-1), self.env._apply("initial", noise), state)
+        return kept, self.env._show(kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """None: the copy of an environment makes its own recording."""
@@ -55,7 +61,7 @@ class RecordedStep:
         done = terminated if limit is None else terminated | (clock >= limit - 1)
         ended, obs = done.nonzero()[0], final_obs
         if len(ended):
-            kept, obs = self.restart(kept, done, noise)
+            kept, obs = self.restart(kept, done, noise, action)
             check_choices(env, obs)
         check_masks(env, obs)
         check_choices(env, final_obs)  # the step over tensors, which follows any error, reports it
@@ -76,14 +82,11 @@ class RecordedStep:
     @np.errstate(all="ignore")
     def verify(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:
         """Compare the recordings with the methods in one state; sets and returns `verified`."""
-        env = self.env
-        following = env._apply("advance", state.clone(), action)
-        fresh, all_over = env._apply("initial", noise), torch.ones(env.num_envs, dtype=torch.bool)
-        reward, terminated = env._apply("reward", state.clone(), action, following), env._apply("terminated", following)
-        expected = [following, reward, terminated, env._show(following), fresh, env._show(fresh)]
+        all_over = torch.ones(self.env.num_envs, dtype=torch.bool)
+        expected = [*self.advanced(state.clone(), action), *self.restarted(state.clone(), all_over, noise, action)]
         replayed = (
             *self.transition(state.numpy(), action.numpy()),
-            *self.restart(state.numpy(), all_over.numpy(), noise.numpy()),
+            *self.restart(state.numpy(), all_over.numpy(), noise.numpy(), action.numpy()),
         )
         self.verified = all(map(same_bits, expected, replayed))
         return self.verified
@@ -119,14 +122,17 @@ def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: boo
     return found
 
 
-def tried_step(env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool) -> RecordedStep | None:
+def tried_step(
+    env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool, make: Callable[..., RecordedStep] = RecordedStep
+) -> RecordedStep | None:
+    """A recording made by `make`; None unless it gives the same bits as the methods, and they change nothing."""
     with streams_lock:
         attributes = dict(vars(env))
         values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
         values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
         generator, randomness = torch.Generator().manual_seed(0), GeneratorSnapshot(env)
         try:
-            step, state = RecordedStep(env, action, noise, compiled), values["state"]
+            step, state = make(env, action, noise, compiled), values["state"]
             for spread in TEST_SPREADS:
                 around = state + spread * torch.randn(state.shape, generator=generator)
                 drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)

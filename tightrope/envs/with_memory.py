@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,14 +13,37 @@ from torch import Tensor
 from ..draw import draw_observations
 from ..models.memory import MemoryRows
 from ..types import Env, Spec, Step
+from .recorded_step import RecordedStep, compiled_step, tried_step
 from .step_arrays import NO_ROWS, Array, ArrayStepper, StepArrays
+from .validate import TensorEnvLike
+
+
+class StepWithMemory(RecordedStep):
+    """The recorded step of a tensor environment over rows with the state of a memory."""
+
+    def __init__(
+        self, rows: MemoryRows, env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool = False
+    ) -> None:
+        self.rows = rows
+        super().__init__(env, action, noise, compiled)
+
+    def advanced(self, state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+        given, memory = self.rows.split_action(action, self.env.action)
+        following, reward, terminated, shown = super().advanced(state, given)
+        return following, reward, terminated, self.rows.join(shown, torch.zeros_like(terminated), memory)
+
+    def restarted(self, state: Tensor, done: Tensor, noise: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+        given, memory = self.rows.split_action(action, self.env.action)
+        kept, shown = super().restarted(state, done, noise, given)
+        return kept, self.rows.join(shown, done, memory * (~done).unsqueeze(1))
 
 
 class EnvWithMemory:
     """An Env whose observations are the rows of a policy with memory, see models/recurrent.py.
 
     An action is a row of numbers too: the action of the environment, then the memory's state for the next observation. Where an
-    episode ends, the next observation has the state zero; the final observation has the state that followed the last step.
+    episode ends, the next observation has the state zero; the final observation has the state that followed the last step. The
+    same holds after a step in which a simulator only reset a row.
     """
 
     def __init__(self, env: Env, rows: MemoryRows) -> None:
@@ -62,7 +86,10 @@ class EnvWithMemory:
 
     def _joined(self, step: Step, state: Tensor) -> Step:
         done = step.terminated | step.truncated
-        obs = self.rows.join(step.obs, done, state * (~done).unsqueeze(1))
+        first = (
+            done if step.valid is None else done | ~step.valid
+        )  # after a step that only reset a row, its episode starts
+        obs = self.rows.join(step.obs, first, state * (~first).unsqueeze(1))
         return step._replace(obs=obs, final_obs=self.rows.join(step.final_obs, torch.zeros_like(done), state))
 
     def in_arrays(self) -> ArrayStepper | None:
@@ -79,9 +106,10 @@ class EnvWithMemory:
             answer = inner(given, noise)
             seen = answer.obs.reshape(len(rows), width)
             done = answer.terminated | answer.truncated
+            first = done if answer.valid is None else done | ~answer.valid
             obs = np.empty((len(rows), width + 1 + state.shape[1]), np.float32)
-            obs[:, :width], obs[:, width] = seen, done
-            np.multiply(state, ~done[:, None], out=obs[:, width + 1 :])
+            obs[:, :width], obs[:, width] = seen, first
+            np.multiply(state, ~first[:, None], out=obs[:, width + 1 :])
             ended = np.union1d(np.flatnonzero(done), answer.rows) if done.any() or len(answer.rows) else NO_ROWS
             shown = seen[ended].astype(np.float32)  # a copy
             shown[np.searchsorted(ended, answer.rows)] = answer.final_obs.reshape(len(answer.rows), width)
@@ -89,6 +117,18 @@ class EnvWithMemory:
             return answer._replace(obs=obs, rows=ended, final_obs=final)
 
         return step
+
+    def compiled_step(self, action: Tensor, noise: Tensor) -> RecordedStep | None:
+        """The recorded step of a tensor environment as C code, for one rollout; None if there is none."""
+        plain = compiled_step(self.env, self.rows.split_action(action, self.action)[0], noise)
+        if plain is None:
+            return None
+        found = plain.with_memory
+        known = isinstance(found, StepWithMemory) and found.rows is self.rows
+        if found is None or not (known and found.verify(plain.env.state, action, noise)):
+            make = partial(StepWithMemory, self.rows)
+            found = plain.with_memory = tried_step(plain.env, action, noise, True, make)
+        return found
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         """Frames of the observations in rows. Actions may be those of the environment, or rows with states."""

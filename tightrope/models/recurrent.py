@@ -26,13 +26,15 @@ class Recalled(NamedTuple):
     obs: Tensor  # (B, ...) normalised, without mask
     mask: Tensor | None
     first: Tensor | None  # (n, T) for sequences, None for single rows
+    valid: Tensor | None  # (m,) the rows of sequences whose results count, None for all
     states: list[Tensor]  # before the first row of each sequence: of the actor and, where it has its own, of the critic
 
 
 class RecurrentActorCritic(ActorCritic):
     """An ActorCritic with memory. Actor and critic have a memory each, unless they share their trunk.
 
-    It takes single rows (B, row), or sequences (n, T, row) for which it returns n T results, one sequence after the other.
+    It takes single rows (B, row), or sequences (n, T, row) for which it returns n T results, one sequence after the other. Rows
+    of sequences may have one more column, 1 where a step is valid: results are those of the valid steps.
     """
 
     memory_rows: MemoryRows
@@ -86,17 +88,23 @@ class RecurrentActorCritic(ActorCritic):
         return torch.cat([flat, (first > 1).to(rows.dtype).unsqueeze(-1), state], -1)
 
     def _recall(self, rows: Tensor) -> Recalled:
+        valid = None
+        if (
+            rows.shape[-1] > self.memory_rows.spec.shape[0]
+        ):  # of sequences with steps in which a simulator only reset itself
+            rows, valid = rows[..., :-1], rows[..., -1].flatten().nonzero().squeeze(1)
         numbers, first, state = self.memory_rows.split(rows)
         obs, mask = self._prepare(self.memory_rows.observed(numbers.reshape(-1, numbers.shape[-1])))
         if rows.dim() == 3:
-            return Recalled(obs, mask, first, [*state[:, 0].split_with_sizes(self.state_sizes, -1)])
-        return Recalled(obs, mask, None, [*state.split_with_sizes(self.state_sizes, -1)])
+            mask = mask if mask is None or valid is None else mask[valid]
+            return Recalled(obs, mask, first, valid, [*state[:, 0].split_with_sizes(self.state_sizes, -1)])
+        return Recalled(obs, mask, None, None, [*state.split_with_sizes(self.state_sizes, -1)])
 
     def _features(self, trunk: RecurrentTrunk, seen: Recalled, which: int) -> Tensor:
         if seen.first is None:
             return trunk.step(seen.obs, seen.states[which])[0]
         features: Tensor = trunk(seen.obs, seen.states[which], seen.first)
-        return features
+        return features if seen.valid is None else features[seen.valid]
 
     def _critic_features(self, seen: Recalled, features: Tensor | None = None) -> Tensor:
         """The features that the value depends on. `features` are the actor's, if they are known."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .call import Array, Call, Memory, Unrecordable, array, runner
 from .compiler import NotCompiled, turned_off
-from .emitted import CFunction, Machine
+from .emitted import CFunction, Machine, sums_in_products
 from .memory import MemoryPlan, needed, owned
 from .products import why_not_compiled
 from .recorder import Recorder, Sharing, tensors
@@ -56,6 +56,8 @@ class RecordedFunction:
         self.unknown = recorder.unknown
         calls = needed(recorder.restores + recorder.calls, [*results, *self.writes])
         before, after = split(calls, recorder) if self.steady else ([], calls)
+        if compiled:
+            before, after = sums_in_products(before), sums_in_products(after)
         pinned = [*results, *self.writes, *given, *(x for each in before for x in each.operands)]
         after = MemoryPlan(after, pinned).result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}

@@ -28,6 +28,7 @@ class Context:
     exact: bool  # use only calls that give the same bits as torch
     is_steady: Callable[[Tensor], bool]  # whether a tensor changes only with `refresh`
     is_constant: Callable[[Tensor], bool]  # whether a tensor never changes
+    identity: Callable[[Tensor], object]  # a key of the numbers in a tensor: equal keys, equal numbers
     compiled: bool = False  # whether the calls become C code
     portable: bool = False  # whether every operation must have calls, as none can be left to torch
     shared: dict[object, Array] = field(default_factory=dict)  # arrays that several operations read

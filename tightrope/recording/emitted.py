@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .call import Call, runner
+from .call import Array, Call, Memory, call_of, runner, span
 from .compiler import NotCompiled, compiled
 from .loops import Loop, statement_of
+from .memory import accesses, owned
 from .pointers import Pointers, Unemittable
 from .products import EMITTERS
+from .reductions import product_and_sum
 
 if TYPE_CHECKING:
     from _ctypes import CFuncPtr
 
 Run = Callable[[], None]
 MAX_CALLS = 5000  # of a recording: compiling 1,500 takes about two seconds
+DEPTH = 256  # terms that kernels.c sums before it adds the rest
 
 
 class CFunction:
@@ -73,6 +76,61 @@ def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Ca
             found.append(each)
     close()
     return found
+
+
+def sums_in_products(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls with each product of matrices, to which something is added, as one call.
+
+    So a bias needs no second pass over the result, and the gradient of a weight that is used at every step of a sequence is
+    summed where it is computed. The results have the same bits.
+    """
+    touched = [accesses(each) for each in calls]
+    uses: dict[int, list[int]] = {}
+    for i, found in enumerate(touched):
+        for block in {a.block for a in found}:
+            uses.setdefault(block, []).append(i)
+
+    def written_between(x: Memory, start: int, stop: int) -> bool:
+        block = owned(x).start
+        return any(start <= i < stop and any(a.written and a.block == block for a in touched[i]) for i in uses[block])
+
+    result, dropped = list(calls), set[int]()
+    for j, each in enumerate(calls):
+        for k in (0, 1) if each.function is np.add and len(each.args) == 3 else ():
+            product, added, out = each.args[k], each.args[1 - k], each.args[2]
+            block = owned(product).start
+            earlier = [i for i in uses[block] if i < j]
+            if not (len(earlier) == 1 and joinable(calls[earlier[0]], product, added, out)):
+                continue
+            i = earlier[0]
+            a, b, _ = calls[i].args
+            if (same_entries(out, product) or uses[block] == [i, j]) and not any(
+                written_between(x, i, j) for x in (a, b, added)
+            ):
+                result[j] = call_of(product_and_sum, a, b, added, out)
+                dropped.add(i)
+                break
+    return [each for i, each in enumerate(result) if i not in dropped]
+
+
+def joinable(each: Call, product: Array, added: Array, out: Array) -> bool:
+    """Whether a call is a product of matrices, with this result, that the C code can add something to."""
+    if each.function is not np.dot or not same_entries(each.args[2], product) or 0 in product.shape:
+        return False
+    a, b, _ = each.args
+    floats = all(x.dtype == np.float32 for x in (a, b, added, out))
+    whole = product.ndim == a.ndim == b.ndim == 2 and product.flags.c_contiguous and out.shape == product.shape
+    return floats and whole and 0 < a.shape[1] <= DEPTH and apart(added, out) and out.flags.c_contiguous
+
+
+def apart(added: Array, out: Array) -> bool:
+    """Whether writing `out` changes nothing of `added` that is still to be read."""
+    return same_entries(added, out) or not np.may_share_memory(added, out)
+
+
+def same_entries(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same entries in the same order."""
+    return a.shape == b.shape and a.strides == b.strides and span(a) == span(b)
 
 
 def source(functions: Sequence[CFunction], loops: dict[str, str]) -> str:

@@ -1,4 +1,5 @@
-/* Products of matrices of floats: c (M, N) = a (M, K) b (K, N), with strides in floats. Compiled once for a machine. */
+/* Products of matrices of floats: c (M, N) = a (M, K) b (K, N), plus d (M, N) if it is not null, with strides in floats.
+   Compiled once for a machine. */
 
 #if !defined(__clang__)
 #pragma GCC optimize("O3")
@@ -34,8 +35,8 @@ INLINE float total(vec v) {
 
 #define DEPTH 256 /* terms that are summed at once: longer sums would round more */
 
-INLINE void block(int rows, int columns, int add, long K, const float *restrict a, long am, long ak, const float *restrict b,
-                  long bk, float *restrict c, long cm) {
+INLINE void block(int rows, int columns, long K, const float *restrict a, long am, long ak, const float *restrict b, long bk,
+                  float *c, long cm, const float *d, long dm) {
   vec sums[ROWS][COLUMNS];
 #pragma GCC unroll 8
   for (int i = 0; i < rows; i++)
@@ -57,17 +58,20 @@ INLINE void block(int rows, int columns, int add, long K, const float *restrict 
 #pragma GCC unroll 8
     for (int j = 0; j < columns; j++) {
       float *to = c + i * cm + j * LANES;
-      store(to, add ? load(to) + sums[i][j] : sums[i][j]);
+      store(to, d ? load(d + i * dm + j * LANES) + sums[i][j] : sums[i][j]);
     }
 }
 #define ROW_BLOCKS(name, columns)                                                                                        \
-  KERNEL void name(long M, long K, const float *a, long am, long ak, const float *b, long bk, float *c, long cm) {       \
-    for (long k = 0; k < K; k += DEPTH) {                                                                                \
+  KERNEL void name(long M, long K, const float *a, long am, long ak, const float *b, long bk, float *c, long cm,         \
+                   const float *d, long dm) {                                                                            \
+    for (long k = 0; k < K; k += DEPTH, d = c, dm = cm) {                                                                \
       long m = 0, depth = K - k < DEPTH ? K - k : DEPTH;                                                                 \
       const float *x = a + k * ak, *y = b + k * bk;                                                                      \
-      for (; m + ROWS <= M; m += ROWS) block(ROWS, columns, k > 0, depth, x + m * am, am, ak, y, bk, c + m * cm, cm);    \
-      for (; m + 2 <= M; m += 2) block(2, columns, k > 0, depth, x + m * am, am, ak, y, bk, c + m * cm, cm);             \
-      for (; m < M; m++) block(1, columns, k > 0, depth, x + m * am, am, ak, y, bk, c + m * cm, cm);                     \
+      for (; m + ROWS <= M; m += ROWS)                                                                                   \
+        block(ROWS, columns, depth, x + m * am, am, ak, y, bk, c + m * cm, cm, d ? d + m * dm : d, dm);                  \
+      for (; m + 2 <= M; m += 2)                                                                                         \
+        block(2, columns, depth, x + m * am, am, ak, y, bk, c + m * cm, cm, d ? d + m * dm : d, dm);                     \
+      for (; m < M; m++) block(1, columns, depth, x + m * am, am, ak, y, bk, c + m * cm, cm, d ? d + m * dm : d, dm);    \
     }                                                                                                                    \
   }
 ROW_BLOCKS(wide_panel, COLUMNS)
@@ -75,11 +79,11 @@ ROW_BLOCKS(narrow_panel, 1)
 
 /* The vectors run along the columns of b and c (stride 1 in b). `room` holds K * LANES + M * LANES floats. */
 void product(long M, long N, long K, const float *a, long am, long ak, const float *b, long bk, float *c, long cm,
-                    long cn, float *room) {
+                    long cn, const float *d, long dm, long dn, float *room) {
   long n = 0, wide = LANES * COLUMNS;
-  if (cn == 1) {
-    for (; n + wide <= N; n += wide) wide_panel(M, K, a, am, ak, b + n, bk, c + n, cm);
-    for (; n + LANES <= N; n += LANES) narrow_panel(M, K, a, am, ak, b + n, bk, c + n, cm);
+  if (cn == 1 && (!d || dn == 1)) {
+    for (; n + wide <= N; n += wide) wide_panel(M, K, a, am, ak, b + n, bk, c + n, cm, d ? d + n : d, dm);
+    for (; n + LANES <= N; n += LANES) narrow_panel(M, K, a, am, ak, b + n, bk, c + n, cm, d ? d + n : d, dm);
   }
   for (; n < N; n += LANES) { /* columns that fill no vector, and results that are not side by side */
     long some = N - n < LANES ? N - n : LANES;
@@ -91,9 +95,10 @@ void product(long M, long N, long K, const float *a, long am, long ak, const flo
         for (long j = 0; j < LANES; j++) room[k * LANES + j] = j < some ? b[k * bk + n + j] : 0.0f;
       right = room, step = LANES;
     }
-    narrow_panel(M, K, a, am, ak, right, step, sums, LANES);
+    narrow_panel(M, K, a, am, ak, right, step, sums, LANES, 0, 0);
     for (long m = 0; m < M; m++)
-      for (long j = 0; j < some; j++) c[m * cm + (n + j) * cn] = sums[m * LANES + j];
+      for (long j = 0; j < some; j++)
+        c[m * cm + (n + j) * cn] = d ? d[m * dm + (n + j) * dn] + sums[m * LANES + j] : sums[m * LANES + j];
   }
 }
 /* The vectors run along K, which has stride 1 in a and b: for few columns. */

@@ -7,7 +7,8 @@ typedef unsigned char u8;
 typedef long long i64;
 #define INLINE static inline __attribute__((always_inline))
 #define LOOP static __attribute__((noinline))
-typedef void product_f(long, long, long, const float *, long, long, const float *, long, float *, long, long, float *);
+typedef void product_f(long, long, long, const float *, long, long, const float *, long, float *, long, long, const float *, long,
+                       long, float *);
 typedef void dots_f(long, long, long, const float *, long, const float *, long, float *, long, long);
 static const float one = 1;
 
@@ -99,6 +100,10 @@ INLINE void products_by_entry(long M, long N, long K, const float *restrict a, l
       for (long k = 0; k < K; k++) sum += a[m * am + k * ak] * b[k * bk + n * bn];
       c[m * cm + n * cn] = sum;
     }
+}
+INLINE void add_to(long M, long N, const float *d, long dm, long dn, float *c, long cm, long cn) {
+  for (long m = 0; m < M; m++)
+    for (long n = 0; n < N; n++) c[m * cm + n * cn] = d[m * dm + n * dn] + c[m * cm + n * cn];
 }
 INLINE void transposed(long M, long N, const float *restrict a, long am, long an, float *restrict out) {
   for (long m = 0; m < M; m++)

@@ -15,7 +15,7 @@ import torch
 from .call import Array, Call, array
 from .compiler import VARIABLE, NotCompiled, compiled, compiler_command
 from .pointers import Pointers, Unemittable, c_type
-from .reductions import put
+from .reductions import product_and_sum, put
 
 LANES = 16  # floats of the widest vector
 NARROW = 8  # columns, below which vectors run along the inner axis
@@ -46,6 +46,12 @@ def product_of(each: Call, pointers: Pointers) -> str:
     return matrix_product(a, b, shaped, pointers)
 
 
+def product_and_sum_of(each: Call, pointers: Pointers) -> str:
+    """A product of matrices plus a matrix, or plus a vector for each row."""
+    a, b, added, out = each.args
+    return matrix_product(a, b, out, pointers, np.broadcast_to(added, out.shape))
+
+
 def stacked_product(a: Array, b: Array, out: Array, pointers: Pointers) -> str:
     """Several products, which are one if the second factor is the same and the rows follow each other."""
     if b.ndim == 2 and all(x.strides[0] == x.strides[1] * x.shape[1] for x in (a, out)):
@@ -66,39 +72,40 @@ class Matrix(NamedTuple):
     columns: int
 
     @property
+    def where(self) -> str:
+        return f"{self.at}, {self.down}, {self.across}"
+
+    @property
     def transposed(self) -> Matrix:
         return Matrix(self.at, self.across, self.down, self.columns, self.rows)
 
 
-def matrix_product(a: Array, b: Array, out: Array, pointers: Pointers) -> str:
-    """Choose along which axis vectors run: along the columns of the result, its rows, or the inner axis."""
+def matrix_product(a: Array, b: Array, out: Array, pointers: Pointers, plus: Array | None = None) -> str:
+    """Choose along which axis vectors run: along the columns of the result, its rows, or the inner axis. `plus` is added."""
     left, right, to = (matrix(x, pointers) for x in (a, b, out))
+    added = None if plus is None else matrix(plus, pointers)
     rows, inner, columns = left.rows, left.columns, right.columns
+    after = "" if added is None else f"add_to({rows}, {columns}, {added.where}, {to.where});\n"
     if inner < TINY and columns < NARROW:
-        strides = f"{left.at}, {left.down}, {left.across}, {right.at}, {right.down}, {right.across}"
-        return f"products_by_entry({rows}, {columns}, {inner}, {strides}, {to.at}, {to.down}, {to.across});\n"
+        return f"products_by_entry({rows}, {columns}, {inner}, {left.where}, {right.where}, {to.where});\n{after}"
     pointers.room = max(pointers.room, 2 * inner * columns + (inner + max(rows, columns)) * LANES)
     few = left.down == 1 and columns < min(rows, LANES)
     if right.across == 1 and columns >= NARROW and not few:
-        return in_panels(left, right, to, pointers)
+        return in_panels(left, right, to, pointers, added)
     if left.down == 1 and rows >= NARROW:
-        return in_panels(right.transposed, left.transposed, to.transposed, pointers)
+        turned = None if added is None else added.transposed
+        return in_panels(right.transposed, left.transposed, to.transposed, pointers, turned)
     copied = ""
     if left.across == 1 and columns < NARROW:
         if right.down != 1:
-            turned = right.transposed
-            copied = f"transposed({columns}, {inner}, {turned.at}, {turned.down}, {turned.across}, {ROOM});\n"
+            copied = f"transposed({columns}, {inner}, {right.transposed.where}, {ROOM});\n"
             right = Matrix(ROOM, 1, inner, inner, columns)
-        first, second, third = (
-            f"{left.at}, {left.down}",
-            f"{right.at}, {right.across}",
-            f"{to.at}, {to.down}, {to.across}",
-        )
-        return f"{copied}{kernel_call(pointers, 'dots')}({rows}, {columns}, {inner}, {first}, {second}, {third});\n"
+        sizes, places = f"{rows}, {columns}, {inner}", f"{left.at}, {left.down}, {right.at}, {right.across}, {to.where}"
+        return f"{copied}{kernel_call(pointers, 'dots')}({sizes}, {places});\n{after}"
     if right.across != 1:
-        copied = f"transposed({inner}, {columns}, {right.at}, {right.down}, {right.across}, {ROOM});\n"
+        copied = f"transposed({inner}, {columns}, {right.where}, {ROOM});\n"
         right = Matrix(ROOM, columns, 1, inner, columns)
-    return copied + in_panels(left, right, to, pointers, inner * columns)
+    return copied + in_panels(left, right, to, pointers, added, inner * columns)
 
 
 def matrix(x: Array, pointers: Pointers) -> Matrix:
@@ -107,12 +114,11 @@ def matrix(x: Array, pointers: Pointers) -> Matrix:
     return Matrix(pointers.to(x), down, across, *x.shape)
 
 
-def in_panels(left: Matrix, right: Matrix, to: Matrix, pointers: Pointers, used: int = 0) -> str:
+def in_panels(left: Matrix, right: Matrix, to: Matrix, pointers: Pointers, added: Matrix | None, used: int = 0) -> str:
     """Return a product in which vectors run along the columns of the result. `used` is the part of the room that is taken."""
-    sizes, room = f"{left.rows}, {right.columns}, {left.columns}", f"{ROOM} + {used}"
-    first, second = f"{left.at}, {left.down}, {left.across}", f"{right.at}, {right.down}"
-    third = f"{to.at}, {to.down}, {to.across}"
-    return f"{kernel_call(pointers, 'product')}({sizes}, {first}, {second}, {third}, {room});\n"
+    sizes, plus = f"{left.rows}, {right.columns}, {left.columns}", "0, 0, 0" if added is None else added.where
+    places = f"{left.where}, {right.at}, {right.down}, {to.where}, {plus}, {ROOM} + {used}"
+    return f"{kernel_call(pointers, 'product')}({sizes}, {places});\n"
 
 
 def kernel_call(pointers: Pointers, name: str) -> str:
@@ -149,7 +155,7 @@ def torch_sum(each: Call, pointers: Pointers) -> str:
     if across != 1:
         raise Unemittable(each.function)
     pointers.room = max(pointers.room, (rows + 1) * LANES)
-    arguments = f"&one, 0, 0, {pointers.to(a)}, {down}, {pointers.to(out)}, 0, 1, {ROOM}"
+    arguments = f"&one, 0, 0, {pointers.to(a)}, {down}, {pointers.to(out)}, 0, 1, 0, 0, 0, {ROOM}"
     return f"{kernel_call(pointers, 'product')}(1, {columns}, {rows}, {arguments});\n"
 
 
@@ -257,7 +263,7 @@ def scattered(each: Call, pointers: Pointers) -> str:
 
 
 EMITTERS: tuple[tuple[object, Callable[[Call, Pointers], str]], ...] = (
-    (np.dot, product_of), (np.matmul, product_of), (torch.sum, torch_sum), (np.take, taken),
-    (put, scattered), (np.add.reduce, reduced), (np.maximum.reduce, reduced), (np.add.accumulate, accumulated),
-    *((function, vector_math) for function in VECTOR_MATH),
+    (np.dot, product_of), (np.matmul, product_of), (product_and_sum, product_and_sum_of), (torch.sum, torch_sum),
+    (np.take, taken), (put, scattered), (np.add.reduce, reduced), (np.maximum.reduce, reduced),
+    (np.add.accumulate, accumulated), *((function, vector_math) for function in VECTOR_MATH),
 )  # fmt: skip

@@ -95,7 +95,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[object, tuple[object, list[int]]] = {}  # results by operation and operands
         self.shared: set[int] = set()
         self.steady, self.share, self.size, self.varying = steady, share, 0, varying
-        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled, portable)
+        self.context = Context(
+            exact, self.is_steady, lambda x: self.kind(x) == "constant", self.operand, compiled, portable
+        )
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

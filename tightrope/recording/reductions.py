@@ -18,15 +18,15 @@ SHORTEST, MAX_BLOCKS = 32, 8  # rows of a block, blocks: within these limits a p
 REDUCTIONS = Entries()
 
 
-def product_calls(a: Array, b: Array, out: Array, steady: bool, compiled: bool) -> list[Call]:
-    """Return calls that write a @ b into `out`, in one call or in blocks. `steady`: b changes only with `refresh`."""
+def product_calls(context: Context, left: Tensor, right: Tensor, result: Tensor) -> list[Call]:
+    """Return calls that write left @ right into `result`, in one call or in blocks."""
+    a, b, out = array(left), array(right), array(result)
     (rows, inner), width = a.shape, b.shape[1]
     before: list[Call] = []
-    if not b.flags.c_contiguous and (steady or rows >= SHORTEST) and inner > 1 and width > 1:
-        contiguous = empty(b.shape, b.dtype)  # the faster product makes up for the copy
-        before, b = [call_of(np.copyto, contiguous, b, written=0)], contiguous
+    if not b.flags.c_contiguous and (context.is_steady(right) or rows >= SHORTEST) and inner > 1 and width > 1:
+        b = contiguous(context, right, before)  # the faster product makes up for the copy
     work = rows * inner * width
-    if work <= (COMPILED if compiled and torch.get_num_threads() == 1 else SMALL):
+    if work <= (COMPILED if context.compiled and torch.get_num_threads() == 1 else SMALL):
         return [*before, call_of(np.dot, a, b, out)]
     count = -(-work // SMALL)
     if count <= MAX_BLOCKS and cuts(rows, count) and a.flags.c_contiguous:
@@ -40,13 +40,27 @@ def product_calls(a: Array, b: Array, out: Array, steady: bool, compiled: bool) 
     return [*before, call_of(torch.mm, *map(tensor, (a, b, out)))]
 
 
+def contiguous(context: Context, x: Tensor, calls: list[Call]) -> Array:
+    """Return a contiguous copy of a matrix, which is made once for all products that read the same numbers, such as those with
+    the weights of a memory at each step of a sequence."""
+    key = "contiguous", context.identity(x)
+    if key not in context.shared:
+        context.shared[key] = empty(tuple(x.shape), array(x).dtype)
+        calls.append(call_of(np.copyto, context.shared[key], array(x), written=0))
+    return context.shared[key]
+
+
+def product_and_sum(a: Array, b: Array, added: Array, out: Array) -> None:
+    np.add(added, np.dot(a, b), out)
+
+
 def cuts(length: int, count: int) -> bool:
     return length % count == 0 and length // count >= SHORTEST
 
 
 @REDUCTIONS.add(aten.mm)
 def mm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
-    return product_calls(array(a), array(b), array(out), context.is_steady(b), context.compiled)
+    return product_calls(context, a, b, out)
 
 
 @REDUCTIONS.add(aten.addmm)

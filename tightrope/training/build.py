@@ -175,8 +175,10 @@ def size_words(config: Config) -> str:
 
 def check_sequences(share: OnPolicyConfig, env: Env) -> None:
     """Raise UsageError if minibatches cannot be whole sequences of environments, as a memory needs them."""
-    if env.skips:
-        raise UsageError("memory needs an env that resets within a step: make it with autoreset_mode SAME_STEP")
+    if env.skips and world().is_distributed:
+        raise UsageError(
+            "memory on several ranks needs an env that resets within a step: give autoreset_mode SAME_STEP"
+        )
     if share.epoch_settings:
         whole = "num_envs (with memory, minibatches are all steps of some environments)"
         divides(share, share.epoch_settings[1], whole, share.num_envs)

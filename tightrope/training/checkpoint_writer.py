@@ -15,7 +15,7 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from ..engine import State, world
+from ..engine import COMPILED_VERSION, State, world
 from ..envs.adapters.host import HostEnv
 from ..envs.attributes import unsaved_warning
 from ..envs.with_memory import without_memory
@@ -92,7 +92,10 @@ def save_checkpoint(
         "schema": SCHEMA,
         "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
         "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
-        "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "tightrope": __version__, "torch": torch.__version__, "python": platform.python_version(),
+            "compiled": COMPILED_VERSION,
+        },
         "runtime": state.runtime.describe(),
         "config": config.saved(),
         "observation": spec_to_json(env.observation), "action": spec_to_json(flat_action(env.action)),

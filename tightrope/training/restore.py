@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms.common import VARYING
-from ..engine import COMPILED_C, State, world
+from ..engine import COMPILED_C, COMPILED_VERSION, State, world
 from ..engine.distributed import broadcast_from_rank0
 from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..errors import UsageError, one_line, plural, printable
@@ -94,6 +94,8 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     if before != now and state.phase:
         how = "compiled C, and NumPy replays them here" if before else "replayed by NumPy, and are compiled C here"
         lines.append(f"note: the recordings of this run were {how}: last digits may differ")
+    if before and now and state.phase and checkpoint.manifest["versions"].get("compiled") != COMPILED_VERSION:
+        lines.append("note: an earlier version compiled the recordings of this run to other C: last digits may differ")
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
         lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")
