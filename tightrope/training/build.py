@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
-from ..engine import State, choose_runtime, isolated_rng, stream_seed, world
+from ..engine import COMPILED_C, Runtime, State, choose_runtime, isolated_rng, stream_seed, world
 from ..engine.distributed import broadcast_from_rank0, copy_from_rank0
 from ..engine.noise import initialising
 from ..envs import ENVS as TENSOR_ENVS
@@ -24,6 +24,7 @@ from ..envs.validate import check_spaces
 from ..envs.with_memory import with_memory
 from ..errors import UsageError, one_line, plural
 from ..models import actor_critic
+from ..recording import turned_off
 from ..types import Env, Settings
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, files_of, find
 from .checkpoint_writer import ENVS_KEY
@@ -273,6 +274,11 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
         raise checkpoint.misfit(one_line(error)) from None
     if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
         raise UsageError(f"the checkpoint in {checkpoint.path} disagrees with its manifest about steps and phases")
+    runtime, compiled = state.runtime, COMPILED_C in str(checkpoint.manifest.get("runtime", ""))
+    if state.phase and runtime.records and compiled != runtime.compiles_recordings and not turned_off():
+        state.runtime = Runtime(  # with the same bits as before, whatever the length of the run is now
+            precision=runtime.precision, device=runtime.device, say=runtime.say, compiles_recordings=compiled
+        )
 
 
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:

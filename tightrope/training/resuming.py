@@ -27,8 +27,8 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     if then != torch.__version__[:20]:
         lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
     before, now = (COMPILED_C in str(x) for x in (checkpoint.manifest.get("runtime", ""), state.runtime.describe()))
-    if before != now and state.phase:
-        how = "compiled C, and NumPy replays them here" if before else "replayed by NumPy, and are compiled C here"
+    if before and not now and state.phase:
+        how = "compiled C, and NumPy replays them here"
         lines.append(f"note: the recordings of this run were {how}: last digits may differ")
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
