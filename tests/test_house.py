@@ -18,10 +18,9 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "output", "errors", "activity", "files", "processes", "types", "sequences", "recording", "functional", "draw",
-    "scene", "models", "envs", "engine", "algorithms", "logging", "training", "exercises", "play", "tools", "agent_base",
-    "agent", "saved", "population",
-    "cli",
+    "version", "output", "errors", "activity", "files", "processes", "rows", "types", "sequences", "recording", "functional",
+    "draw", "scene", "models", "envs", "engine", "algorithms", "logging", "training", "exercises", "play", "tools",
+    "agent_base", "agent", "saved", "population", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORT = 64  # entries: rows up to this size are copied entry by entry on a GPU
-ALIGNMENT = 64  # bytes
+from .rows import rows_at, sorted_places, zeros_on_demand
+
 Settings = dict[str, Any]  # a user's settings, by name
 Bound = float | tuple[float, ...]  # one bound for all entries, or one for each in row-major order
 
@@ -162,16 +162,6 @@ class Row(NamedTuple):
             self.valid.copy_(step.valid)
 
 
-def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros. On the CPU they take no memory until written: np.zeros reserves pages, torch.zeros fills them."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    size = math.prod(shape) * dtype.itemsize
-    pages = torch.from_numpy(np.zeros(size + ALIGNMENT, np.uint8))
-    start = -pages.data_ptr() % ALIGNMENT
-    return pages[start : start + size].view(dtype).view(shape)
-
-
 @dataclass
 class Rollout:
     """T steps of N environments, allocated once and overwritten in each phase. Observations are not normalised."""
@@ -261,7 +251,7 @@ class Batch:
 
     def order(self, keys: Tensor) -> Tensor:
         """Return a random order of the rows for each epoch, from random keys (epochs, B or more)."""
-        return keys[:, : len(self)].argsort()  # all at once: on a GPU, many sorts cost little more than one
+        return sorted_places(keys[:, : len(self)])
 
     def sizes(self, count: int) -> list[int]:
         """Return the sizes of `count` minibatches. They differ by at most one row, and only if invalid rows were left out."""
@@ -272,18 +262,9 @@ class Batch:
         """Yield `count` disjoint minibatches for each epoch's order, as views of one shuffled copy."""
         sizes = self.sizes(count)
         for rows in order:
-            columns = (torch.split(rows_at(getattr(self, f.name), rows), sizes) for f in fields(self))
+            columns = (torch.split_with_sizes(rows_at(getattr(self, f.name), rows), sizes) for f in fields(self))
             for minibatch in zip(*columns, strict=True):
                 yield type(self)(*minibatch).flat()
-
-
-def rows_at(column: Tensor, index: Tensor) -> Tensor:
-    """Return column[index]. On a GPU short rows are copied entry by entry: torch would use a block of threads for each row."""
-    width = column[0].numel()
-    if not column.is_cuda or not 1 < width <= SHORT:
-        return column[index]
-    at = index.unsqueeze(1) * width + torch.arange(width, device=index.device)
-    return column.reshape(-1)[at].view(len(index), *column.shape[1:])
 
 
 @dataclass

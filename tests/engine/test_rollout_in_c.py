@@ -162,7 +162,7 @@ def test_only_long_runs_are_compiled(compiler_cache: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     short, long = (
         planned(tr.PPO("CartPole-v1", **SMALL, num_minibatches=1, update_epochs=4, total_timesteps=64 * phases))
-        for phases in (499, 500)
+        for phases in (149, 150)
     )
     assert short[0].endswith("recorded")
     assert long[0].endswith("recorded, compiled C")
@@ -199,6 +199,20 @@ def test_a_run_is_told_that_an_earlier_version_compiled_other_code(
     for expected in (True, False):
         tr.load(tmp_path).learn(until=128)
         assert (told in capsys.readouterr().out) == expected
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_run_goes_on_as_it_began_whatever_its_length(
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "MIN_CALLS", 0 if compiled else 10**9)
+    given = dict(SMALL, num_minibatches=2, total_timesteps=64 * 4, eval_every=0, stop_at_return=None)
+    whole = tr.PPO("CartPole-v1", **given).learn(quiet=True)
+    tr.PPO("CartPole-v1", **given).learn(until=64 * 2, run_dir=tmp_path, quiet=True)
+    monkeypatch.setattr(runtime, "MIN_CALLS", 10**9 if compiled else 0)
+    resumed = tr.load(tmp_path).learn(quiet=True)
+    assert resumed.state.runtime.compiles_recordings is compiled
+    assert_same_state(whole.state.state_dict(), resumed.state.state_dict())
 
 
 def test_a_compiler_that_is_not_there_is_named_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

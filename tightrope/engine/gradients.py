@@ -6,17 +6,17 @@ replacement is first compared with autograd on random numbers; if it disagrees, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..models import ActorCritic
-from ..recording import Array, RecordedFunction, Recordings
+from ..recording import NotCompiled, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..sequences import Sequences, SkippingSequences
 from ..types import Batch, Trajectories
@@ -25,52 +25,22 @@ from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
 from .kernels.layout import TERMS
 from .optimize import Optimizer, autograd
 from .precision import Precision, arithmetic
-from .recorded import BLOCK, LossInputs, agree, attempted, cache_key, random_batch, shapes_of, trial_parameters
+from .recorded import (
+    BLOCK,
+    LossInputs,
+    TermsBuffer,
+    agree,
+    attempted,
+    cache_key,
+    random_batch,
+    shapes_of,
+    trial_parameters,
+)
+from .update_in_c import GradientInC
 
-ROWS = 64  # rows of terms that are allocated at once
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
 Form = FusedGradient | WideGradient
 TOLERANCE = 1e-3  # of a gradient by kernels, relative to the norm
-
-
-class TermsBuffer:
-    """Turns the results of a recording into the loss's terms, in new tensors.
-
-    Scalar terms are views of a preallocated block of rows, because between NumPy calls each torch call is ten times slower.
-    """
-
-    def __init__(self, terms: object) -> None:
-        self.leaves, self.treespec = pytree.tree_flatten(terms)
-        self.kind, self.found = type(terms), tensors(self.leaves)
-        self.scalar = all(x.dim() == 0 and x.dtype == torch.float32 for x in self.found)
-        names = getattr(self.kind, "_fields", ())  # a named tuple is made without pytree
-        self.plain = self.scalar and len(self.found) == len(self.leaves) == len(names)
-        self.width, self.rows = len(self.found), self.block()
-
-    def results(self) -> list[Tensor]:
-        """Return the tensors to record: one stack of all scalars, or each tensor."""
-        return [torch.stack(self.found)] if self.scalar and self.found else self.found
-
-    def block(self) -> Iterator[tuple[Array, tuple[Tensor, ...]]]:
-        """Yield new rows: an array to write, and its entries as tensors."""
-        while True:
-            block = torch.empty(ROWS, self.width)
-            entries = block.flatten().unbind()
-            for i, row in enumerate(block.numpy()):
-                yield row, entries[i * self.width : (i + 1) * self.width]
-
-    def fresh(self, values: Sequence[Array]) -> Any:
-        """Return the terms with copies of these values."""
-        new: Sequence[Tensor]
-        if self.scalar and self.width:
-            row, new = next(self.rows)
-            row[:] = values[0]
-        else:
-            new = [torch.from_numpy(x.copy()) for x in values]
-        if self.plain:
-            return self.kind(*new)
-        rest = iter(new)
-        return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in self.leaves], self.treespec)
 
 
 class RecordedGradient:
@@ -90,17 +60,25 @@ class RecordedGradient:
         )
         read = [(i, x) for i, x in enumerate(self.recording.inputs) if x is not None]
         self.read, self.places = [i for i, _ in read], [torch.from_numpy(x) for _, x in read]
+        self.in_c: GradientInC | None = None
+        if self.terms.scalar and self.terms.width:
+            with suppress(NotCompiled):
+                self.in_c = GradientInC(self.recording, [x for _, x in read])
         other = random_batch(batch, policy, 2)
         expected = [*tensors(gradient(loss, policy, other)), grad.clone()]
         grad.fill_(torch.nan)  # the replay must write every entry
         self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
-    @np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
     def __call__(self, columns: Sequence[Tensor]) -> Any:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
-        self.replay(columns)
-        return self.terms.fresh(self.recording.results)
+        if self.in_c is None:
+            self.replay(columns)
+            return self.terms.fresh(self.recording.results)
+        _, new = next(self.terms.rows)
+        self.in_c([columns[i] for i in self.read], new[0])
+        return self.terms.of(new)
 
+    @np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
     def replay(self, columns: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.places, [columns[i] for i in self.read])
         self.recording.run()
@@ -171,6 +149,7 @@ class RecordedGradients:
         self.kept = Recordings()  # by the shapes of a batch's columns
         self.inputs = LossInputs()
         self.grad: Tensor | None = None  # the buffer that all recordings write to
+        self.unchanged: ActorCritic | None = None  # a policy that was looked at in this phase, when it collected
 
     def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Write the gradient and return the loss's terms, by a recording for this loss, policy and batch if there is one."""
@@ -183,7 +162,9 @@ class RecordedGradients:
             self.kept.clear()
             self.inputs, self.grad = LossInputs(), grad
         if self.inputs.take(loss):
-            self.kept.renew((cache_key(self.inputs.recordable), cache_key(policy)))
+            key = policy.recordings.settings if self.unchanged is policy else cache_key(policy)
+            self.kept.renew((cache_key(self.inputs.recordable), key))
+            self.unchanged = None
         given, loss, columns, found = loss, self.inputs.recordable, columns_of(batch), None
         if isinstance(batch, Trajectories) and not isinstance(batch, Sequences) and len(batch):
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
@@ -194,6 +175,9 @@ class RecordedGradients:
 
     def find(self, kind: type[Any], gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Return the recording for batches of this shape, or None."""
+        key = kind, type(batch), shapes_of(columns_of(batch))
+        if (known := self.kept.get(key)) is not None:
+            return known
 
         def make() -> Any:
             found, refusal = attempted(
@@ -203,7 +187,6 @@ class RecordedGradients:
                 self.tell(loss, policy, refusal)
             return found
 
-        key = kind, type(batch), shapes_of(columns_of(batch))
         found = self.kept.find(key, make)
         if found is None and kind is RecordedGradient and key not in self.kept:
             self.tell(loss, policy, "its batches have too many shapes")

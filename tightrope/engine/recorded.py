@@ -19,13 +19,16 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from ..models import ActorCritic
-from ..recording import Recordings, Unrecordable
+from ..recording import Array, Recordings, Unrecordable
+from ..recording.recorder import tensors
 from ..types import Batch
 from .noise import isolated_rng
 
 BLOCK = 512  # rows that a recording handles at once, if results do not depend on how rows are grouped
+ROWS = 64  # rows of terms that are allocated at once
 CPU = torch.device("cpu")
 COMPILED_C = "compiled C"  # in the description of a runtime
 COMPILED_VERSION = "2"  # raise it when compiled recordings round differently: runs that resume then say so
@@ -228,3 +231,50 @@ def attempted(
     if changed:
         return None, f"it changes {changed[0]}"
     return (found, None) if found.agrees else (None, "a replay gives other numbers")
+
+
+# results ----------------------------------------------------------------------------------------------------------
+
+
+class TermsBuffer:
+    """Turns the results of a recording into the loss's terms, in new tensors.
+
+    Scalar terms are views of a preallocated block of rows, because between NumPy calls each torch call is ten times slower.
+    """
+
+    def __init__(self, terms: object) -> None:
+        self.leaves, self.treespec = pytree.tree_flatten(terms)
+        self.kind, self.found = type(terms), tensors(self.leaves)
+        self.scalar = all(x.dim() == 0 and x.dtype == torch.float32 for x in self.found)
+        names = getattr(self.kind, "_fields", ())  # a named tuple is made without pytree
+        self.plain = self.scalar and len(self.found) == len(self.leaves) == len(names)
+        self.width, self.rows = len(self.found), self.block()
+
+    def results(self) -> list[Tensor]:
+        """Return the tensors to record: one stack of all scalars, or each tensor."""
+        return [torch.stack(self.found)] if self.scalar and self.found else self.found
+
+    def block(self) -> Iterator[tuple[Array, tuple[Tensor, ...]]]:
+        """Yield new rows: an array to write, and its entries as tensors."""
+        while True:
+            block = torch.empty(ROWS, self.width)
+            entries = block.flatten().unbind()
+            for i, row in enumerate(block.numpy()):
+                yield row, entries[i * self.width : (i + 1) * self.width]
+
+    def fresh(self, values: Sequence[Array]) -> object:
+        """Return the terms with copies of these values."""
+        new: Sequence[Tensor]
+        if self.scalar and self.width:
+            row, new = next(self.rows)
+            row[:] = values[0]
+        else:
+            new = [torch.from_numpy(x.copy()) for x in values]
+        return self.of(new)
+
+    def of(self, new: Sequence[Tensor]) -> object:
+        """Return the terms with these tensors."""
+        if self.plain:
+            return self.kind(*new)
+        rest = iter(new)
+        return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in self.leaves], self.treespec)

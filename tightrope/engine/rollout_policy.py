@@ -86,6 +86,7 @@ class RecordedPolicy:
             return distribution.log_prob(action), value
 
         self.policy, self.rows = policy, len(obs)
+        self.in_c: object = None  # see rollout_in_c.py
         many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
         shown, noise, *_ = random_acts(policy, obs, 1)
         block, _, taken, *_ = random_acts(policy, many, 1)

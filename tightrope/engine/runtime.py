@@ -41,12 +41,13 @@ from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_ad
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
+from .update_in_c import clipped_adam_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Unit = Literal["phase", "part"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
-MIN_CALLS = 10_000  # updates and steps of a run, from which compiling saves more time than it takes
+MIN_CALLS = 3_000  # updates and steps of a run, from which recordings are compiled: that takes about a second, once
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -161,10 +162,9 @@ class Runtime:
         early; elsewhere the caller masks the steps after the rollout's end."""
         activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
         actor = self.rollout_policy(policy, obs, noise.action)
+        self.recorded.unchanged = policy if self.records else None
         advance = self.compiled(collection.advance) if env.capturable else collection.advance
-        result = collection.collect(
-            env, actor, rollout, obs, noise, dead_fraction, stop_early=self.uses_numpy, advance=advance
-        )
+        result = collection.collect(env, actor, rollout, obs, noise, dead_fraction, self.uses_numpy, advance)
         activity.begin("learning", waits=self.on_device)
         return result
 
@@ -214,12 +214,12 @@ class Runtime:
         if (squares := self.analytic.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
         if self.uses_numpy:
-            return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
+            adam = clipped_adam_in_c if self.compiles_recordings else clipped_adam_on_host
+            return adam(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
     def halted(self, stopped: Tensor) -> bool:
-        """Whether to leave the learning loop. On a device this is always False: reading the flag would synchronise, and
-        `step` changes nothing once the flag is set."""
+        """Whether to leave the learning loop. On a device, where reading the flag would synchronise, `step` does nothing."""
         return not self.on_device and bool(stopped)
 
     def standardized(self, x: Tensor, scale: Scale | None = None) -> Tensor:
@@ -227,6 +227,8 @@ class Runtime:
         if scale is None and not distributed.world().is_distributed:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
+            if self.compiles_recordings:
+                return standardized_in_c(x)
             return standardized_on_host(x) if self.uses_numpy else self.compiled(standardized)(x)
         result: Tensor = standardize(x, *(scale or moments(x)))
         return result
@@ -249,10 +251,8 @@ class Runtime:
     @staticmethod
     def collected_mask(terminated: Tensor, fraction: float | None) -> Tensor:
         """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
-        world = distributed.world()
-        return collected_mask(
-            terminated, fraction, across_ranks.sum_over_ranks, world.size if world.is_distributed else 1
-        )
+        ranks = distributed.world().size if distributed.world().is_distributed else 1
+        return collected_mask(terminated, fraction, across_ranks.sum_over_ranks, ranks)
 
 
 class HasRuntime(Protocol):

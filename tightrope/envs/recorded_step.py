@@ -7,6 +7,8 @@ change the environment or draw random numbers run on tensors, as on a device.
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, bitwise_equal, check_choices
 
 MAX_NUMPY_ROWS = 1024  # with more rows, torch is faster
+PACKAGE = __name__.partition(".")[0] + "."
 TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording is compared
 
 
@@ -31,6 +34,7 @@ class RecordedStep:
         self.env, self.compiled = env, compiled
         self.verified = False  # whether the methods are known to do what was recorded
         self.with_memory: RecordedStep | None = None  # the same over rows with the state of a memory
+        self.seen: list[object] | None = None  # what the methods could read in classes when they were compared
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
         options: dict[str, Any] = dict(exact=True, banned=kept, compiled=compiled)
@@ -88,8 +92,25 @@ class RecordedStep:
             *self.transition(state.numpy(), action.numpy()),
             *self.restart(state.numpy(), all_over.numpy(), noise.numpy(), action.numpy()),
         )
-        self.verified = all(map(same_bits, expected, replayed))
+        self.verified, self.seen = all(map(same_bits, expected, replayed)), class_values(self.env)
         return self.verified
+
+    def unverify_if_changed(self) -> None:
+        """Compare with the methods again before the next use, unless they read what they read before."""
+        now = class_values(self.env)
+        same = now is not None and self.seen is not None and len(now) == len(self.seen)
+        if not (same and all(map(operator.is_, now or (), self.seen or ()))):
+            self.verified = False
+
+
+def class_values(env: object) -> list[object] | None:
+    """Return all attributes of the environment's classes and all variables of their modules; None if a class is not of this
+    package: its methods may read anything."""
+    classes = type(env).__mro__[:-1]
+    if not all(x.__module__.startswith(PACKAGE) for x in classes):
+        return None
+    modules = [vars(sys.modules[x.__module__]) for x in classes]
+    return [value for names in (*map(vars, classes), *modules) for value in names.values()]
 
 
 def verified_step(env: Any, action: Tensor, noise: Tensor, compiled: bool = False) -> RecordedStep | None:

@@ -212,7 +212,8 @@ class TensorEnv:
         """A function that steps over arrays, for one rollout; None with many rows or if a subclass overrides step."""
         if not self._uses_arrays or getattr(self.step, "__func__", None) is not TensorEnv.step:
             return None
-        self._unverify()
+        if self._recorded_step is not None:
+            self._recorded_step.unverify_if_changed()
         return self._step_arrays
 
     def _step_arrays(self, action: Array, noise: Array) -> StepArrays:

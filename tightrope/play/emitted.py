@@ -94,7 +94,7 @@ class Emitter:
             if key not in self.captured:
                 self.captured[key] = number = self.allocate(dtype, x.size)
                 self.contents[number] = torch.from_numpy(x.copy(order="C"))
-            return View(self.captured[key], 0, shape, contiguous(shape))
+            return View(self.captured[key], 0, shape, strides_of(shape))
         if block.start not in self.blocks:
             self.blocks[block.start] = self.allocate(dtype, (block.end - block.start) // x.itemsize)
         number = self.blocks[block.start]
@@ -175,5 +175,5 @@ class Emitter:
         self.emit("matmul", out, a, b)
 
 
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

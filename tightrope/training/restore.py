@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..algorithms.common import VARYING
-from ..engine import COMPILED_C, COMPILED_VERSION, State, world
+from ..engine import COMPILED_C, COMPILED_VERSION, Runtime, State, world
 from ..engine.distributed import broadcast_from_rank0
 from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..errors import UsageError, one_line, plural, printable
 from ..models.normalizer import RunningMoments
+from ..recording import turned_off
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, files_of, find
 from .checkpoint_writer import ENVS_KEY
 from .config import Config
@@ -59,6 +60,11 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
         raise checkpoint.misfit(one_line(error)) from None
     if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
         raise UsageError(f"the checkpoint in {checkpoint.path} disagrees with its manifest about steps and phases")
+    runtime, compiled = state.runtime, COMPILED_C in str(checkpoint.manifest.get("runtime", ""))
+    if state.phase and runtime.records and compiled != runtime.compiles_recordings and not turned_off():
+        state.runtime = Runtime(  # with the same bits as before, whatever the length of the run is now
+            precision=runtime.precision, device=runtime.device, say=runtime.say, compiles_recordings=compiled
+        )
 
 
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
@@ -91,8 +97,8 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     if then != torch.__version__[:20]:
         lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
     before, now = (COMPILED_C in str(x) for x in (checkpoint.manifest.get("runtime", ""), state.runtime.describe()))
-    if before != now and state.phase:
-        how = "compiled C, and NumPy replays them here" if before else "replayed by NumPy, and are compiled C here"
+    if before and not now and state.phase:
+        how = "compiled C, and NumPy replays them here"
         lines.append(f"note: the recordings of this run were {how}: last digits may differ")
     if before and now and state.phase and checkpoint.manifest["versions"].get("compiled") != COMPILED_VERSION:
         lines.append("note: an earlier version compiled the recordings of this run to other C: last digits may differ")
