@@ -34,10 +34,8 @@ class Shown(tr.envs.CartPole):
 def rolled_out(env: Any, dead_fraction: float | None, memory: str | None = None) -> list[Tensor]:
     """Everything that three rollouts leave behind."""
     torch.manual_seed(0)
-    policy = actor_critic(
-        env.observation, env.action, NetworkConfig(hidden_sizes=(8,), memory=memory, memory_size=6 if memory else None)
-    )
-    env = with_memory(env, policy.memory_rows)
+    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,), memory=memory, memory_size=6))
+    inner, env = env, with_memory(env, policy.memory_rows)
     rollout, obs = Rollout.allocate(30, env), env.reset(seed=3)
     found: list[Tensor] = []
     for phase in range(3):
@@ -46,15 +44,8 @@ def rolled_out(env: Any, dead_fraction: float | None, memory: str | None = None)
         obs, taken = Runtime(compiles_recordings=True).collect(env, policy, rollout, obs, noise, dead_fraction)
         first = rollout.first(taken)
         found += [obs, torch.tensor(taken), first.obs, first.action, first.reward, first.terminated, first.truncated]
-        found += [
-            first.final_obs,
-            first.log_prob,
-            first.value,
-            env.state,
-            env.clock,
-            env._running_return,
-            env._finished,
-        ]
+        found += [first.final_obs, first.log_prob, first.value]
+        found += [inner.state, inner.clock, inner._running_return, inner._finished]
         found = [x.clone() for x in found]
     return found
 
