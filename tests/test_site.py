@@ -1,6 +1,7 @@
 """The site: its pages are described truly to language models, its gallery is whole, and it works from disk."""
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -53,6 +54,26 @@ def test_every_policy_of_the_gallery_has_its_picture_and_command():
     shown = re.findall(r"images/gallery/([\w-]+)\.png.*?tightrope train (\S+)", text, re.DOTALL)
     assert shown == [(name, exhibit.env) for name, exhibit in exhibits.items()]
     assert sum(path.stat().st_size for path in (DOCS / "images" / "gallery").iterdir()) < 300_000
+
+
+def curves(suite: str, task: str) -> list[dict[float, float]]:
+    """Return in training by share of the run, of every run with the newest settings."""
+    lines = (ROOT / "benchmarks" / "results" / f"{suite}.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["task"] == task]
+    rows = [row for row in rows if row["digest"] == rows[-1]["digest"]]
+    return [{i / len(row["curve"]): value for i, (_, value) in enumerate(row["curve"], 1)} for row in rows]
+
+
+def test_the_walkthroughs_say_what_was_measured():
+    hopper, breakout = curves("mujoco", "Hopper-v5"), curves("atari", "ALE/Breakout-v5")
+    table = re.findall(
+        r"^\| [\d,]+ \| \d+ \| ([\d,]+) \| ([\d,]+) to ([\d,]+) \|$", (DOCS / "solve-hopper.md").read_text(), re.M
+    )
+    for share, row in zip((0.1, 0.24, 0.5, 0.76, 1.0), table, strict=True):
+        seeds = [curve[share] for curve in hopper]
+        assert [f"{value:,.0f}" for value in (sum(seeds) / len(seeds), min(seeds), max(seeds))] == list(row)
+    table = re.findall(r"^\| [\d.]+ million \| [\d.]+ \| (\d+) \|$", (DOCS / "solve-breakout.md").read_text(), re.M)
+    assert [f"{breakout[0][share]:.0f}" for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)] == table
 
 
 def test_a_picture_becomes_two_films_where_they_are_made(tmp_path, monkeypatch):
