@@ -82,16 +82,22 @@ class PythonProcess:
     """`python *command` under way, with the methods of `subprocess.Popen` that tests need. Its streams are files."""
 
     def __init__(
-        self, *command: str, variables: Mapping[str, str] | None = None, cwd: Path | None = None, joined: bool = False
+        self,
+        *command: str,
+        variables: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+        joined: bool = False,
     ) -> None:
-        """`joined`: what it prints and its errors are one text."""
+        """`variables` are added to those of this process, or taken away where they are None. `joined`: what it prints and its
+        errors are one text."""
         self.args, folder = command, Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder)
         self.streams = folder / "out", folder / ("out" if joined else "err")
         for path in self.streams:
             path.touch()
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(variables or {})}
-        self.process = forked(command, {**os.environ, **own}, self.streams[0], cwd, self.streams[1])
+        all_variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(variables or {})}
+        given = {name: value for name, value in all_variables.items() if value is not None}
+        self.process = forked(command, given, self.streams[0], cwd, self.streams[1])
         self.pid: int = self.process.pid
 
     @property
@@ -108,6 +114,11 @@ class PythonProcess:
             raise subprocess.TimeoutExpired(self.args, timeout)
         out, err = (path.read_text() for path in self.streams)
         return out, "" if self.streams[0] == self.streams[1] else err
+
+    def done(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """How it has ended, as `subprocess.run` returns it."""
+        out, err = self.communicate(timeout)
+        return subprocess.CompletedProcess(self.args, self.process.exitcode, out, err)
 
     def send_signal(self, number: int) -> None:
         if self.process.exitcode is None:

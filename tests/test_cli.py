@@ -397,7 +397,7 @@ def test_an_environment_that_fails_is_named_and_what_was_learned_is_kept(tightro
     assert re.search(
         r"env 'lines:Fails' number 0 failed on action [01]: ValueError: out of luck; the state after", last
     )
-    assert 'raise ValueError("out of luck")' in done.err, "where to mend it"
+    assert 'raise ValueError("out of luck")' in done.err, "where to fix it"
     assert Path("run/checkpoints/latest").is_file()
 
 

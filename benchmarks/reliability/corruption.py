@@ -136,7 +136,7 @@ def check_damaged(run: Path, original: Path, originals: Originals) -> str:
 
 def damaged_runs(cases: int, originals: Originals) -> Counter[str]:
     """What became of so many damaged runs."""
-    tally: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     @settings(quiet, max_examples=cases)
     @given(
@@ -156,11 +156,11 @@ def damaged_runs(cases: int, originals: Originals) -> Counter[str]:
             for file, (_, kind) in zip(names, damages, strict=True):
                 if file.exists() and file.stat().st_size:
                     damage(file, kind, chance, originals, run)
-                    tally[f"{file.name} {kind}"] += 1
-            tally[check_damaged(run, original, originals)] += 1
+                    counts[f"{file.name} {kind}"] += 1
+            counts[check_damaged(run, original, originals)] += 1
 
     check()
-    return tally
+    return counts
 
 
 # forged ---------------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ odd = st.sampled_from(ODD) | st.lists(st.integers() | st.text(max_size=8), max_s
 
 def forged_runs(cases: int, originals: Originals) -> Counter[str]:
     """What became of so many checkpoints whose hashes are all right."""
-    tally: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     manifest = manifest_of(newest(originals.single))
     keys = [("manifest", key) for key in manifest if key != "sha256"] + [("config", key) for key in manifest["config"]]
     keys += [(file, name) for file in (MODEL, TRAINING) for name in load_file(newest(originals.single) / file)]
@@ -194,12 +194,12 @@ def forged_runs(cases: int, originals: Originals) -> Counter[str]:
                     tr.load(run)
                 except UsageError as error:
                     message = str(error)
-            tally["refused" if message else "loaded"] += 1
+            counts["refused" if message else "loaded"] += 1
             assert message.isprintable(), message
             assert len(message) < 2000, message
 
     check()
-    return tally
+    return counts
 
 
 def change(run: Path, where: str, key: str, value: Any, seed: int) -> None:
@@ -238,15 +238,15 @@ def main() -> None:
     torch.set_num_threads(1)
     with folder() as path:
         originals = Originals(path)
-        tally = damaged_runs(options.cases, originals)
+        counts = damaged_runs(options.cases, originals)
         ends = ("as it was", "an older one taken", "refused")
-        total = sum(tally[end] for end in ends)
+        total = sum(counts[end] for end in ends)
         print(f"{total} damaged runs through load, `eval` and `resume`: every damage named, no traceback,")
         print("nothing loaded that was not saved so, every run that went on came to the end of an undamaged one.\n")
-        print(table(("what became of it", "runs"), [(end, tally[end]) for end in ends]) + "\n")
+        print(table(("what became of it", "runs"), [(end, counts[end]) for end in ends]) + "\n")
         files = (MANIFEST, MODEL, TRAINING, LATEST, CONFIG)
-        counts = [(kind, *(tally[f"{file} {kind}"] for file in files)) for kind in KINDS]
-        print(table(("damage", *files), counts) + "\n")
+        table_rows = [(kind, *(counts[f"{file} {kind}"] for file in files)) for kind in KINDS]
+        print(table(("damage", *files), table_rows) + "\n")
         has_id("No/Such-v0")  # every engine's module is imported by now
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         forged = forged_runs(options.forged, originals)

@@ -144,7 +144,7 @@ def test_groups_work_while_the_policy_acts_for_others() -> None:
     ]  # fmt: skip
 
 
-def test_a_rollout_that_may_break_off_is_not_collected_by_turns() -> None:
+def test_a_rollout_that_may_break_off_is_not_collected_in_groups() -> None:
     env = counters([2, 2])
     policy, rollout = policy_for(env), Rollout.allocate(STEPS, env)
     obs, taken = Runtime().collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy), dead_fraction=0.25)

@@ -24,21 +24,21 @@ def actions(env: Any, generator: torch.Generator) -> Tensor:
 
 @pytest.mark.parametrize("env_id", sorted(ENVS))
 def test_every_step_is_that_of_tensors_bit_for_bit(env_id: str) -> None:
-    quick, plain = ENVS[env_id](33, max_episode_steps=50), ENVS[env_id](33, max_episode_steps=50)
+    recorded, plain = ENVS[env_id](33, max_episode_steps=50), ENVS[env_id](33, max_episode_steps=50)
     plain._uses_arrays = False
     generator = torch.Generator().manual_seed(0)
-    quick.reset(seed=1)
+    recorded.reset(seed=1)
     plain.reset(seed=1)
     for _ in range(200):
-        action, noise = actions(quick, generator), torch.rand(33, quick.noise_size, generator=generator)
-        for a, b in zip(quick.step(action, noise)[:5], plain.step(action, noise)[:5], strict=True):
+        action, noise = actions(recorded, generator), torch.rand(33, recorded.noise_size, generator=generator)
+        for a, b in zip(recorded.step(action, noise)[:5], plain.step(action, noise)[:5], strict=True):
             assert a.dtype == b.dtype
             assert torch.equal(a, b)
         for name, tensor in plain.state_dict().items():
-            assert torch.equal(tensor, quick.state_dict()[name]), name
-    assert quick._recorded_step is not None
+            assert torch.equal(tensor, recorded.state_dict()[name]), name
+    assert recorded._recorded_step is not None
     assert plain._recorded_step is None
-    assert torch.equal(quick.finished_episodes(), plain.finished_episodes())
+    assert torch.equal(recorded.finished_episodes(), plain.finished_episodes())
 
 
 def remembered(self: Any, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ REWARDS: dict[str, tuple[Any, bool]] = {  # by what they do, and whether they ca
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_ones_own_equations_run_on_arrays_only_if_they_can(name: str) -> None:
-    reward, quick = REWARDS[name]
+    reward, is_recorded = REWARDS[name]
     kind = type("Own", (tr.envs.CartPole,), {"reward": reward})
     env, plain = kind(5, seed=2), kind(5, seed=2)
     plain._uses_arrays = False
@@ -88,7 +88,7 @@ def test_ones_own_equations_run_on_arrays_only_if_they_can(name: str) -> None:
         assert all(isinstance(x, Tensor) for x in step[:5])
         assert [x.dtype for x in step[:5]] == [x.dtype for x in expected[:5]]
         assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
-    assert (env._recorded_step is not None) == env._uses_arrays == quick
+    assert (env._recorded_step is not None) == env._uses_arrays == is_recorded
 
 
 class Scaled(tr.envs.CartPole):

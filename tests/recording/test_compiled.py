@@ -135,7 +135,7 @@ def test_a_sum_stays_by_itself_where_joining_it_would_change_what_is_read() -> N
 @pytest.mark.usefixtures("c_compiler")
 @pytest.mark.parametrize(("name", "units"), [("exp", 2.0), ("expm1", 2.0), ("log", 2.0), ("log1p", 2.5), ("tanh", 2.0)])
 def test_elementwise_functions_are_those_of_float64(name: str, units: float) -> None:
-    """Over all floats, in steps, with infinities, numbers that are none, and numbers next to 0."""
+    """Over all floats, in steps, with infinities, NaN, and numbers next to 0."""
     loop = f"void f(const float *x, float *y, long n) {{ for (long i = 0; i < n; i++) y[i] = {name}_f4(x[i]); }}"
     function = compiled(HEADER.read_text() + loop, exact=False).f
     edges = [0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 88.72283, 88.72284, -103.97, -87.4, 1, -1, 9.5, 0.625]

@@ -141,12 +141,12 @@ def rebound(thing: object, before: Held, after: Held) -> str | None:
     """Describe the first attribute that a step has replaced instead of writing in place. A replay would miss the change."""
     for name, values in after.items():
         then = before.get(name, [])
-        if len(then) != len(values) or not all(map(same, then, values)):
+        if len(then) != len(values) or not all(map(is_unchanged, then, values)):
             return f"{type(thing).__name__}.{name} is replaced in a step (a step must write its state in place)"
     return None
 
 
-def same(a: object, b: object) -> bool:
+def is_unchanged(a: object, b: object) -> bool:
     return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b)
 
 

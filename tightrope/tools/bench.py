@@ -93,7 +93,7 @@ def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace
         memory, mode = memory_in_use(device), state.runtime.mode
         state.env.close()
         del loop, state
-        split = shares(env, algo, settings)
+        split = time_shares(env, algo, settings)
     return Measurement(
         config, mode, set_up, steps_per_second, phase, split, logging / phase, launches, graphs, syncs, memory
     )
@@ -264,7 +264,7 @@ class MarkedRuntime(Runtime):
         return MarkedPolicy(super().rollout_policy(*args), self.marks)
 
 
-def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
+def time_shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
     """The share of a phase that each part takes."""
     state, config = start_run(env, algo, settings)
     whole = state.runtime.unit == "phase"

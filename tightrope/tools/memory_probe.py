@@ -75,11 +75,11 @@ def run_memory_probe(probe: MemoryProbe, algo: str, memory: str, seed: int) -> M
     with threads(1):
         for _ in ALGORITHMS[algo].loop(state, config.algorithm):
             pass
-    return MemoryProbeResult(probe, asked(state, probe))
+    return MemoryProbeResult(probe, answer_probabilities(state, probe))
 
 
 @torch.no_grad()
-def asked(state: State, probe: MemoryProbe) -> tuple[float, float]:
+def answer_probabilities(state: State, probe: MemoryProbe) -> tuple[float, float]:
     """The probability of the right action for each cue, at the step that pays for it."""
     policy = state.policy
     layout = policy.memory_rows

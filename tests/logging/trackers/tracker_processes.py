@@ -2,10 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-import tightrope as tr
+from forks import PythonProcess
 
 WITH_VIDEO = """
 from pathlib import Path
@@ -40,15 +39,9 @@ settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), device="cpu", eval_e
 
 def process(words: list[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Python with these arguments, without the user's settings of trackers."""
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "WANDB_"))}
-    ours = {k: v for k, v in ours.items() if not k.lower().endswith("_proxy")}
-    ours |= {
-        "PYTHONPATH": str(Path(tr.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
-        "HOME": str(folder),
-        **environment,
-    }
-    return subprocess.run([sys.executable, *words], cwd=folder, env=ours, capture_output=True, text=True, timeout=240)
+    of_user = [k for k in os.environ if k.startswith(("MLFLOW_", "WANDB_")) or k.lower().endswith("_proxy")]
+    variables = {**dict.fromkeys(of_user), "HOME": str(folder), **environment}
+    return PythonProcess(*words, variables=variables, cwd=folder).done(240)
 
 
 def warnings_in(said: str) -> list[str]:

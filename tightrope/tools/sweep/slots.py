@@ -4,6 +4,9 @@ A sweep of N trials has N slots. A worker claims a slot by creating a running tr
 Storages number trials in the order of creation: if two workers claim a slot at once, the later trial sees the earlier one and
 withdraws. A complete or pruned trial fills its slot for good. A trial whose worker is dead is failed, which frees its slot; the
 next trial there gets the same settings. A worker that was only suspended cannot write to a failed trial, and drops it.
+
+Optuna's heartbeats and retries are not used: journal files have none, and a worker that is killed after it has failed a dead
+trial and before it has enqueued that trial again loses it.
 """
 
 from __future__ import annotations
@@ -148,7 +151,7 @@ class TrialSlots:
 
     @contextmanager
     def heartbeat(self, trial: optuna.Trial) -> Iterator[None]:
-        """Write heartbeats while the trial runs. Optuna's own are for databases only, not for journal files."""
+        """Write heartbeats while the trial runs."""
         over = threading.Event()
 
         def beat() -> None:
