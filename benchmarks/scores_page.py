@@ -34,14 +34,15 @@ def score_table(tasks: dict[str, list[Row]], published: dict[str, dict[str, floa
     head = ["task", "steps", "seeds", "mean", "IQM", "95 % interval", "lowest to highest", *names]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for task, rows in tasks.items():
-        scores = np.array([score_of(row)["mean"] for row in rows])
+        scores, taken = np.array([score_of(row)["mean"] for row in rows]), [row["steps"] for row in rows]
         iqm, low, high = iqm_interval([scores])
         enough = len(rows) >= FEWEST
         others = [number(published[task][key]) if key in published.get(task, {}) else "" for key in shown]
         best = max(published.get(task, {}).values(), default=float("inf"))
         mean = number(float(scores.mean()))
         cells = [
-            task, f"{rows[0]['steps']:,}", str(len(rows)), f"**{mean}**" if scores.mean() >= best else mean,
+            task, " to ".join(f"{steps:,}" for steps in sorted({min(taken), max(taken)})), str(len(rows)),
+            f"**{mean}**" if scores.mean() >= best else mean,
             number(iqm) if enough else "", f"{number(low)} to {number(high)}" if enough else "",
             f"{number(scores.min())} to {number(scores.max())}",
             *others,
@@ -81,10 +82,12 @@ def picture(name: str, tasks: dict[str, list[Row]]) -> None:
         ]
         steps, values = at_common_steps(curves, 100)
         if len(steps):
-            axis.fill_between(steps / 1e6, values.min(0), values.max(0), alpha=0.25, linewidth=0)
-            axis.plot(steps / 1e6, values.mean(0))
+            unit, name_of_unit = (1e6, "million") if steps[-1] >= 5e5 else (1e3, "thousand")
+            axis.fill_between(steps / unit, values.min(0), values.max(0), alpha=0.25, linewidth=0)
+            axis.plot(steps / unit, values.mean(0))
+            axis.set_xlabel(f"{name_of_unit} steps", fontsize=8)
+            axis.locator_params(axis="x", nbins=6)
         axis.set_title(f"{task}, {len(rows)} {'seed' if len(rows) == 1 else 'seeds'}", fontsize=10)
-        axis.set_xlabel("million steps", fontsize=8)
         axis.set_ylabel("return in training", fontsize=8)
         axis.grid(alpha=0.3)
     for axis in axes[len(tasks) :]:
