@@ -3,11 +3,14 @@
 import json
 import math
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from run_helpers import start_command
 
 import tightrope as tr
 from tightrope.engine import gradients, threads
@@ -157,6 +160,35 @@ def test_a_killed_population_continues_as_if_nothing_had_happened(
         assert other.run_dir is not None
         check_same_state(one.run_dir, tr.load(other.run_dir))
         assert rows(one.run_dir) == rows(other.run_dir)
+
+
+def test_ctrl_c_saves_every_agent_and_resume_continues(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    words = (
+        "train CartPole-v1 --population 3 --vary gamma=0.9..1 --num-envs 8 --num-steps 32 --eval-episodes 4 --jobs 2"
+    )
+    process = start_command(*words.split(), "--total-timesteps", "32768", "--run-dir", str(folder))
+    deadline = time.monotonic() + 120
+    while not all((folder / f"agent000{i}" / "metrics.jsonl").exists() for i in (0, 1)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said, complaints = process.communicate(timeout=120)
+    assert process.returncode == 130, complaints
+    assert f"stopped with 3 of 3 agents unfinished; `tightrope resume {folder}` continues" in said
+    assert not (folder / "agent0002").exists()
+    assert tr.load(folder / "agent0001").steps < 32768
+
+    process = start_command("resume", str(folder), "--quiet")
+    said, complaints = process.communicate(timeout=300)
+    assert process.returncode == 0, complaints
+    assert said.startswith("CartPole-v1: 3 agents: greedy return best ")
+    alone = tr.PPO("CartPole-v1", num_envs=8, num_steps=32, total_timesteps=32768, seed=2, gamma=gamma_of(folder, 1))
+    check_same_state(folder / "agent0001", alone.learn(quiet=True))
+
+
+def gamma_of(folder: Path, number: int) -> float:
+    found: float = json.loads((folder / FILE).read_text())["agents"][number]["settings"]["gamma"]
+    return found
 
 
 def test_a_takeover_copies_the_network_and_keeps_the_environments(tmp_path: Path) -> None:
