@@ -100,7 +100,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     )
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 0, complaints
-    assert "2 seeds, 2 at once, 1 thread each" in said
+    assert "2 seeds, in turns, 2 at once, 1 thread each" in said
     assert "greedy return over 2 seeds: mean" in said
     assert (folder / "comparison.html").stat().st_size > 100_000
     # each is the run that it would have been alone
@@ -135,7 +135,6 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     assert not (folder / "seed0003").exists()
     for seed in seeds:
         assert (seed.run_dir / "checkpoints").is_dir()
-        assert "continues" in seed.last_words()
 
     process = start_command("train", "CartPole-v1", *words)
     said, _ = process.communicate(timeout=120)

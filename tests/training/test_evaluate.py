@@ -469,3 +469,23 @@ def test_most_tasks_have_no_unit_of_their_own() -> None:
     found = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64, device="cpu").evaluate(episodes=2)
     assert found.measured is None
     assert "measured" not in found.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {"norm_obs": True}),
+        ("CartPoleNoVelocity-v0", {"memory": "gru", "memory_size": 8}),
+        ("MaskProbe-v0", {}),
+        ("HybridProbe-v0", {}),
+    ],
+)
+def test_steps_over_arrays_give_the_numbers_of_steps_over_tensors(
+    env: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = tr.PPO(env, num_envs=4, num_steps=8, num_minibatches=2, total_timesteps=64, device="cpu", **settings)
+    agent.learn(quiet=True)
+    found = [agent.evaluate(12, deterministic=deterministic).as_dict() for deterministic in (True, False)]
+    monkeypatch.setattr("tightrope.training.evaluate.array_stepper", lambda env: None)
+    assert found == [agent.evaluate(12, deterministic=deterministic).as_dict() for deterministic in (True, False)]

@@ -16,6 +16,7 @@ from ..engine import choose_threads
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plural, printable
 from ..files import Place
+from ..population.seeds import SeedTurns, train_in_turns
 from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, process_variables, read_seeds
 from ..training.build import check_env, configured
 from ..training.checkpoint_reader import CONFIG, has_checkpoints
@@ -135,7 +136,8 @@ def check_train(options: TrainOptions, backend: str) -> None:
 
 
 def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
-    """Train several seeds in parallel, each in its own process and directory, and compare them in one report."""
+    """Train several seeds in parallel, each in its own directory, and compare them in one report. On the CPU those of tensor
+    environments train in turns in one process for each core, others in processes of their own."""
     numbers, jobs, quiet = read_seeds(options.seeds or ""), options.jobs, options.quiet
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MAX_JOBS:,}")
@@ -151,6 +153,7 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     agent = make({})  # an error of the environment is reported once, not by each seed
     devices = process_variables(name_of_device(agent.state.env.device), config.run.threads, jobs)[: len(numbers)]
     threads = config.run.threads or choose_threads(agent.policy, config.algorithm.minibatch_size, len(devices))
+    in_turns = train_in_turns(agent)
     agent.close()
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in numbers]
     check_same(seeds, config)
@@ -160,10 +163,13 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
         raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
     words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
     with SeedLines(seeds, config.algorithm.total_timesteps, quiet) as lines:
-        lines.say(
-            f"{plural(len(seeds), 'seed')}, {len(devices)} at once, {plural(threads, 'thread')} each, in {folder}"
-        )
-        pool = SeedPool(seeds, words, devices, lines)
+        where = "in turns, " if in_turns else ""
+        at_once = f"{len(devices)} at once, {plural(threads, 'thread')} each"
+        lines.say(f"{plural(len(seeds), 'seed')}, {where}{at_once}, in {folder}")
+        pool: SeedPool | SeedTurns = SeedPool(seeds, words, devices, lines)
+        if in_turns:
+            own = options.env if is_import_path(options.env) else None
+            pool = SeedTurns(seeds, lambda settings: make({**settings, "threads": threads}), own, len(devices), lines)
         pool.run()
     done = compare(seeds, folder)
     if done is not None:

@@ -65,6 +65,13 @@ def snapshot_attributes(env: object, skip: frozenset[str], first: Writer | None)
     return writer.pack(writer.values)
 
 
+def same_plain_attributes(env: object, other: object, skip: frozenset[str]) -> bool:
+    """Whether two environments are of one class and have the same attributes, all of them numbers, texts or None."""
+    mine, theirs = ({name: x for name, x in vars(one).items() if name not in skip} for one in (env, other))
+    plain = all(isinstance(x, (bool, int, float, str, type(None))) for x in mine.values())
+    return type(env) is type(other) and plain and mine == theirs
+
+
 def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
     """Copy the attributes of `env` to `twin`. Values that cannot be copied are shared."""
     copies: dict[int, Any] = {id(env): twin}  # by the id of the original, as deepcopy keeps them

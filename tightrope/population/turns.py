@@ -16,6 +16,9 @@ from torch import Tensor
 
 from ..agent import Agent
 from ..engine import State
+from ..envs.attributes import same_plain_attributes
+from ..envs.tensor import UNSAVED
+from ..envs.with_memory import without_memory
 from ..errors import EnvError, NotFinite, UsageError, one_line, printable
 from ..logging import Callback, StateView, StopTraining
 from ..logging.callback import MetricsRow
@@ -134,14 +137,15 @@ class Turns:
         return not reached and (outcome.interrupted is not None or is_stopped())
 
     def move_in(self, agent: Agent) -> None:
-        """Copy an agent's state to the tensors of the state that all agents train in; the first one's state becomes it."""
+        """Copy an agent's state to the tensors of the state that all agents train in; the first one's state becomes it. An
+        agent stays in its own state if its environments differ from the others by more than their states."""
         own = agent.state
         home = self.homes.setdefault(own.runtime.describe(), own)
-        if home is own:
+        env, other = without_memory(home.env), without_memory(own.env)
+        if home is own or not same_plain_attributes(env, other, UNSAVED):
             return
         home.seed, home.functions = own.seed, own.functions
         home.load_state_dict(own.state_dict())
-        home.env.load_state_dict(getattr(own.env, "snapshot", own.env.state_dict)())  # with all attributes
         for f in fields(own.rollout):
             if isinstance(ours := getattr(home.rollout, f.name), Tensor) and 0 not in ours.stride():
                 ours.copy_(getattr(own.rollout, f.name))

@@ -90,6 +90,8 @@ def read_entry(name: str, entry: object, kind: object) -> Range | Choices:
     try:
         if isinstance(entry, (Range, Choices)):
             return entry
+        if isinstance(entry, dict):  # as a file has it
+            return read_range(name, entry, kind)
         if isinstance(entry, tuple) and len(entry) in (2, 3) and entry[2:] in ((), ("log",)):
             return read_range(name, {"low": entry[0], "high": entry[1], "log": len(entry) == 3}, kind)
         if isinstance(entry, str) and ".." in entry[:MAX_RANGE]:

@@ -80,6 +80,8 @@ class Seed:
     process: subprocess.Popen[bytes] | None = None
     slot: int | None = None
     code: int | None = None
+    in_turn: bool = False  # whether it trains without a process of its own
+    words: str = ""  # why it failed then
 
     @property
     def output(self) -> Path:
@@ -124,7 +126,9 @@ class Seed:
         return (int(rows[-1].get("step", 0)) if rows else 0), (returns[-1] if returns else None)
 
     def last_words(self) -> str:
-        """The last line of its process's output."""
+        """The last line of its process's output, or why its turn failed."""
+        if self.words:
+            return self.words
         with contextlib.suppress(OSError):
             lines = [line for line in self.output.read_text().splitlines() if line.strip()]
             return lines[-1].removeprefix("tightrope: ") if lines else ""
@@ -186,7 +190,7 @@ class SeedLines:
         if not self.live.is_started:
             return
         table = Table("seed", "", "steps", "return", box=None, pad_edge=False)
-        for seed in [one for one in self.seeds if one.process is not None and one.code is None]:
+        for seed in [one for one in self.seeds if (one.process is not None or one.in_turn) and one.code is None]:
             steps, value = seed.progress()
             bar = ProgressBar(self.total, steps, width=30)
             table.add_row(str(seed.seed), bar, f"{steps:,}", "" if value is None else f"{value:.2f}")

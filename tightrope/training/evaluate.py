@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import activity
 from ..engine import Mode, Runtime, choose_threads, isolated_rng, stream_seed, threads
+from ..engine.collect import array_stepper
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
+from ..envs.step_arrays import ArrayStepper, StepArrays
 from ..envs.with_memory import with_memory
 from ..errors import EnvError, UsageError, raised
 from ..models import ActorCritic
@@ -97,6 +100,7 @@ class Episodes:
     running: Tensor  # (N,) bool
     measured: Tensor  # (1,) sum over all counted steps
     measure: Callable[[], Tensor] | None  # of the present states, where the task has a unit of its own
+    step_arrays: ArrayStepper | None = None  # a faster step of the environment, where there is one
 
     def results(self, rows: Tensor) -> tuple[list[float], list[int]]:
         return self.total[rows].tolist(), self.length[rows].tolist()
@@ -166,7 +170,9 @@ class Rounds:
         total, length = torch.zeros(count, device=env.device), torch.zeros_like(running, dtype=torch.int64)
         # contiguous, since steps write into the observations and a user's `observe` may return an expanded tensor
         measured, measure = torch.zeros(1, device=env.device), measure_of(env)
-        return Episodes(self.policy, shown, obs.contiguous(), total, length, running, measured, measure)
+        in_numpy = isinstance(env, TensorEnv) and self.runtime.uses_numpy
+        faster = array_stepper(shown) if in_numpy else None
+        return Episodes(self.policy, shown, obs.contiguous(), total, length, running, measured, measure, faster)
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
         """Play until every episode is over; False if the time limit comes first."""
@@ -215,8 +221,23 @@ def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
     _, action = policy.act(episodes.obs, draw)
     if episodes.measure is not None:
         episodes.measured += torch.where(running, episodes.measure(), 0.0).sum()
+    if episodes.step_arrays is not None:
+        count_step(episodes, episodes.step_arrays(action.numpy(), noise.numpy()))
+        return
     step = env.step(action, noise)
     episodes.total += torch.where(running, step.reward, 0.0)
     episodes.length += running
     running &= ~(step.terminated | step.truncated)
     episodes.obs.copy_(step.obs)
+
+
+@np.errstate(all="ignore")  # rewards may be infinite
+def count_step(episodes: Episodes, step: StepArrays) -> None:
+    """Count a step on the CPU, as `play` does for tensors."""
+    obs, reward, terminated, truncated = step.arrays
+    running = episodes.running.numpy()
+    total, length = episodes.total.numpy(), episodes.length.numpy()
+    np.add(total, reward, out=total, where=running)
+    length += running
+    running &= ~(terminated | truncated)
+    np.copyto(episodes.obs.numpy(), obs)

@@ -58,7 +58,7 @@ class Range:
         return int(stored) if self.is_whole else stored
 
     def as_yaml(self) -> Any:
-        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
 
 @dataclass(frozen=True)
