@@ -3,7 +3,7 @@
     python benchmarks/memory.py                  # everything: about ten minutes on two cores
     python benchmarks/memory.py cost             # only the time of a step
     python benchmarks/memory.py scores --seeds 5 # only the scores
-    python benchmarks/memory.py sb3              # RecurrentPPO of sb3-contrib on CartPole, if it is installed
+    python benchmarks/memory.py sb3              # beside RecurrentPPO of sb3-contrib, if it is installed
 
 Times are processor seconds of this process, with one thread, so that other programs disturb them little.
 """
@@ -21,7 +21,7 @@ import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 
 TASKS = {"CartPoleNoVelocity-v0": ("gru", "lstm", "mingru", None), "PendulumNoVelocity-v0": ("gru", None)}
-PHASES, WARM_UP = 40, 5
+PHASES, WARM_UP, EPISODES = 40, 5, 50
 
 
 def scores(seeds: int) -> None:
@@ -66,30 +66,70 @@ def cost() -> None:
                 print(f"  memory {memory} of 64: {1e6 * own / rows:.1f} us, {own / plain:.1f} times", flush=True)
 
 
-def sb3() -> None:
-    """RecurrentPPO and our PPO with an LSTM, at the settings of RecurrentPPO: steps per processor second."""
+def sb3(seeds: int) -> None:
+    """RecurrentPPO and our PPO with an LSTM on CartPole without velocities, at the settings of RL Baselines3 Zoo."""
     try:
         from sb3_contrib import RecurrentPPO
-        from stable_baselines3.common.env_util import make_vec_env
+        from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
     except ImportError:
         print("sb3-contrib is not installed: pip install sb3-contrib")
         return
     torch.set_num_threads(1)
-    envs, steps, total = 8, 128, 8 * 128 * 40
-    model = RecurrentPPO(
-        "MlpLstmPolicy", make_vec_env("CartPole-v1", n_envs=envs), n_steps=steps, batch_size=256, n_epochs=4, device="cpu",
-        policy_kwargs=dict(lstm_hidden_size=64),
-    )  # fmt: skip
-    began = time.process_time()
-    model.learn(total)
-    print(f"RecurrentPPO, LSTM of 64: {total / (time.process_time() - began):,.0f} steps a second")
-    agent = tr.PPO(
-        "CartPole-v1", memory="lstm", num_envs=envs, num_steps=steps, num_minibatches=4, update_epochs=4, total_timesteps=total,
-        defaults="plain", device="cpu", threads=1, eval_every=0,
-    )  # fmt: skip
-    began = time.process_time()
-    agent.learn(quiet=True)
-    print(f"tightrope, LSTM of 64:    {total / (time.process_time() - began):,.0f} steps a second")
+    envs, steps, total, spent = 8, 32, 100_352, [0.0, 0.0]
+    for seed in range(1, seeds + 1):
+        began = time.process_time()
+        many = VecNormalize(DummyVecEnv([without_velocities] * envs))
+        model = RecurrentPPO(
+            "MlpLstmPolicy", many, n_steps=steps, batch_size=envs * steps, n_epochs=20, gae_lambda=0.8, gamma=0.98, seed=seed,
+            learning_rate=lambda left: 1e-3 * left, clip_range=lambda left: 0.2 * left, device="cpu",
+            policy_kwargs=dict(
+                ortho_init=False, activation_fn=torch.nn.ReLU, lstm_hidden_size=64, enable_critic_lstm=True,
+                net_arch=dict(pi=[64], vf=[64]),
+            ),
+        )  # fmt: skip
+        model.learn(total)
+        theirs = time.process_time() - began
+        many.training = False
+        score = recurrent_score(model, many)
+        print(f"seed {seed}, RecurrentPPO: mean {score:.1f} over {EPISODES} episodes, {theirs:.1f} s", flush=True)
+        began = time.process_time()
+        agent = tr.PPO(
+            "CartPoleNoVelocity-v0", memory="lstm", num_envs=envs, num_steps=steps, num_minibatches=1, update_epochs=20,
+            gae_lambda=0.8, gamma=0.98, learning_rate=1e-3, anneal_lr=True, clip_coef="linear(0.2, 0)", ent_coef=0.0,
+            hidden_sizes=(64,), activation="relu", norm_obs=True, norm_reward=True, total_timesteps=total, seed=seed,
+            defaults="plain", device="cpu", threads=1, eval_every=0,
+        )  # fmt: skip
+        agent.learn(quiet=True)
+        ours = time.process_time() - began
+        print(f"seed {seed}, tightrope:    mean {agent.evaluate(EPISODES).mean:.1f}, {ours:.1f} s", flush=True)
+        spent = [spent[0] + ours, spent[1] + theirs]
+    print(f"time of ours / RecurrentPPO: {spent[0] / spent[1]:.3f}")
+
+
+def without_velocities() -> Any:
+    import gymnasium
+
+    def positions(obs: Any) -> Any:
+        return obs[::2]
+
+    env = gymnasium.make("CartPole-v1")
+    space = gymnasium.spaces.Box(env.observation_space.low[::2], env.observation_space.high[::2])  # type: ignore[attr-defined]
+    return gymnasium.wrappers.TransformObservation(env, positions, space)
+
+
+def recurrent_score(model: Any, many: Any) -> float:
+    """The greedy mean return of RecurrentPPO, one episode after the other."""
+    env, returns = without_velocities(), []
+    for episode in range(EPISODES):
+        obs, _ = env.reset(seed=10_000 + episode)
+        state, total, over = None, 0.0, False
+        while not over:
+            start = [state is None]
+            action, state = model.predict(many.normalize_obs(obs), state, episode_start=start, deterministic=True)
+            obs, reward, terminated, truncated, _ = env.step(int(action))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return sum(returns) / EPISODES
 
 
 def main() -> None:
@@ -102,7 +142,7 @@ def main() -> None:
     if given.what in (None, "scores"):
         scores(given.seeds)
     if given.what in (None, "sb3"):
-        sb3()
+        sb3(given.seeds)
 
 
 if __name__ == "__main__":

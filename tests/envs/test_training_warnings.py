@@ -189,6 +189,10 @@ def test_masks_that_are_not_applied_are_noted(env: Any, where: str) -> None:
 
 def test_masks_of_vectors_are_noted_and_those_of_tensor_environments_applied() -> None:
     assert "info['action_mask']" in said(gymnasium.make_vec("Taxi-v4", 2, "sync"))[0]
+    for vector in (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv):
+        (line,) = said(vector([lambda: TransformReward(ByMethod(), lambda r: r)] * 2))
+        assert "action masks (its action_masks), which are not applied: a vector environment shows masks" in line
+        assert "give the id, or a function that makes one environment, with num_envs=N" in line
 
     class Masked(Walk):
         time_limit = 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -73,7 +74,18 @@ def find_action_mask(env: object) -> str | None:
         methods = (name for kind in kinds for name, value in vars(kind).items() if value is not None)
         if found := mask_names([*methods, *getattr(layer, "__dict__", ())]):
             return f"its {found[0]}"
+        if workers_have_masks(layer):
+            return "its action_masks"
     return None
+
+
+def workers_have_masks(vector: Any) -> bool:
+    """Whether the environments of a vector environment, which may live in other processes, have a method action_masks()."""
+    if not hasattr(vector, "num_envs") or not hasattr(type(vector), "call"):
+        return False
+    with contextlib.suppress(Exception):  # a dead worker is reported by the next step
+        return bool(vector.call("has_wrapper_attr", "action_masks")[0])
+    return False
 
 
 def mask_in_info(env: object) -> str | None:
@@ -93,8 +105,19 @@ MASK_ADVICE = (
 )
 
 
+VECTOR_ADVICE = (
+    "a vector environment shows masks as an entry 'action_mask' of Dict observations only: give the id, or a function that "
+    "makes one environment, with num_envs=N"
+)
+
+
+def mask_advice(env: Env) -> str:
+    """How masks that are not applied can be."""
+    return VECTOR_ADVICE if any(hasattr(type(layer), "call") for layer in layers_of(env)) else MASK_ADVICE
+
+
 def mask_warning(env: Env, where: str) -> str:
-    return f"{display_name(env)} offers action masks ({where}), which are not applied: {MASK_ADVICE}"
+    return f"{display_name(env)} offers action masks ({where}), which are not applied: {mask_advice(env)}"
 
 
 def flat_images(spec: Spec) -> list[tuple[int, ...]]:
