@@ -1,12 +1,13 @@
 """Tightrope and others on the same work, side by side in one run; prints Markdown tables of ratios.
 
-    python benchmarks/speed.py cpu [W1 ... W6] [--sb3-python PYTHON] [--repeats 3] [--first-seed 1]
+    python benchmarks/speed.py cpu [W1 ... W6] [--sb3-python PYTHON] [--jax-python PYTHON] [--repeats 3] [--first-seed 1]
     python benchmarks/speed.py gpu [--sizes 1024x32 8192x32 65536x16] [--precision fp32 tf32] [--subclass]
 
 On a CPU, beside Stable-Baselines3 in a virtual environment of its own (stable-baselines3 and gymnasium[box2d,mujoco]), one
 torch thread each (two on W6), in fresh processes that take turns seed by seed; training alone is timed. The workloads are those
-of workloads.py. On W1 the peer has its tuned recipe, on W2 Gymnasium's CartPole where we have ours, on W6 ale-py in
-Gymnasium's wrappers where we have its vector engine. On a GPU, Tightrope runs next to the references of benchmarks/references,
+of workloads.py. Ours run once before, so that compiled code is in the cache. On W1 the peer has its tuned recipe, on W2
+Gymnasium's CartPole where we have ours, on W6 ale-py in Gymnasium's wrappers where we have its vector engine. With --jax-python
+W2 has a row for the whole loop in JAX, with one thread. On a GPU, Tightrope runs next to benchmarks/references,
 each in a process of its own with the GPU to itself (gpu.py).
 """
 
@@ -27,8 +28,13 @@ EVERY = ["W1", *workloads.WORKLOADS]
 # the package beside these scripts is the one that is measured
 OURS = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))}
 
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}  # fmt: skip
 
-def runners(workload: str, sb3_python: str | None) -> dict[str, list[str]]:
+
+def runners(workload: str, sb3_python: str | None, jax_python: str | None) -> dict[str, list[str]]:
     """The command of each that is compared, for a seed in the place of SEED."""
     peers, ours = HERE / "peers", [sys.executable, str(HERE / "workloads.py"), workload, "SEED"]
     if workload == "W1":
@@ -37,13 +43,16 @@ def runners(workload: str, sb3_python: str | None) -> dict[str, list[str]]:
         backends = workloads.BACKENDS.get(workload, workloads.USUAL_BACKENDS)
         found = {f"tightrope, {backend}": [*ours, backend] for backend in backends}
         theirs = [str(peers / "sb3_engine_speed.py"), workload, "SEED", str(workloads.WORKLOADS[workload][1])]
+    if workload == "W2" and jax_python:
+        loop = [jax_python, str(HERE / "references" / "jax_loop.py"), "--classic", "--precision", "fp32"]
+        found |= {"the whole loop in JAX": loop}
     return found | ({"stable-baselines3": [sb3_python, *theirs]} if sb3_python else {})
 
 
 def figure(who: str, words: list[str], seed: int, key: str) -> float:
     """The figure named `key` in its last line of JSON. Not a number if it failed."""
     words = [str(seed) if word == "SEED" else word for word in words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | (OURS if "tightrope" in who else {})
+    environment = os.environ | ONE_THREAD | (OURS if "tightrope" in who else {})
     with tempfile.TemporaryDirectory() as folder:  # some leave files where they are run
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=folder)
     if done.returncode:
@@ -67,7 +76,10 @@ def cpu(args: argparse.Namespace) -> None:
             title, key, digits = "W1 seconds to hold 495", "seconds_to_hold", 2
         else:
             title, key, digits = f"{workload} {workloads.WORKLOADS[workload][0]}, steps/s", "steps_per_s", 0
-        commands = runners(workload, args.sb3_python)
+        commands = runners(workload, args.sb3_python, args.jax_python)
+        for who, words in commands.items():
+            if "tightrope" in who:  # not counted: it compiles
+                figure(who, words, args.first_seed, key)
         seeds = range(args.first_seed, args.first_seed + args.repeats)
         rounds = [{who: figure(who, words, seed, key) for who, words in commands.items()} for seed in seeds]
         middle = {who: statistics.median(found[who] for found in rounds) for who in commands}
@@ -149,6 +161,7 @@ def main() -> None:
     on_cpu.set_defaults(run=cpu)
     on_cpu.add_argument("workloads", nargs="*", choices=EVERY, metavar="W")
     on_cpu.add_argument("--sb3-python", type=interpreter, help="of a virtual environment with Stable-Baselines3")
+    on_cpu.add_argument("--jax-python", type=interpreter, help="of a virtual environment with JAX")
     on_cpu.add_argument("--repeats", type=int, default=3, help="seeds")
     on_cpu.add_argument("--first-seed", type=int, default=1)
     on_gpu = where.add_parser("gpu", help="against the references")

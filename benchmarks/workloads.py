@@ -8,8 +8,8 @@ W5  HalfCheetah-v5, 64 envs x 32 steps, the same batch
 W6  Breakout, 8 envs x 128 steps, 4 minibatches x 4 epochs, the convolutional network of 2015
 
 W2 to W6: steps per second of training alone (imports and construction left out), one torch thread (two on W6). On W3 to W5
-Gymnasium's environments run one after the other in the process; "envpool" is that engine with one thread. W2 has our CartPole,
-W6 ale-py's vector engine.
+Gymnasium's environments run one after the other in the process; "envpool" is that engine with one thread, and
+"envpool-threads" with its default number. W2 has our CartPole, W6 ale-py's vector engine.
 """
 
 import contextlib
@@ -31,13 +31,18 @@ BREAKOUT: dict[str, Any] = dict(
     num_envs=8, num_steps=128, num_minibatches=4, update_epochs=4, learning_rate=2.5e-4, clip_coef=0.1, ent_coef=0.01,
     anneal_clip=False,
 )  # fmt: skip
-BACKENDS = {"W2": ["tensor"], "W6": ["ale"]}  # where they are not these two:
+MORE_THREADS = "envpool-threads"
+BACKENDS = {
+    "W2": ["tensor"],
+    "W5": ["gymnasium", "envpool", MORE_THREADS],
+    "W6": ["ale"],
+}  # where they are not these two:
 USUAL_BACKENDS = ["gymnasium", "envpool"]
 WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {  # env, steps to time, our settings
-    "W2": ("CartPole-v1", 60 * 512, CARTPOLE),
+    "W2": ("CartPole-v1", 400 * 512, CARTPOLE),
     "W3": ("LunarLander-v3", 3 * 16_384, dict(**LUNAR, learning_rate=3e-4, anneal_lr=False)),
-    "W4": ("HalfCheetah-v5", 6 * 2048, dict(num_envs=1, num_steps=2048, **CHEETAH, **NORMALISED)),
-    "W5": ("HalfCheetah-v5", 12 * 2048, dict(num_envs=64, num_steps=32, **CHEETAH, **NORMALISED)),
+    "W4": ("HalfCheetah-v5", 20 * 2048, dict(num_envs=1, num_steps=2048, **CHEETAH, **NORMALISED)),
+    "W5": ("HalfCheetah-v5", 20 * 2048, dict(num_envs=64, num_steps=32, **CHEETAH, **NORMALISED)),
     "W6": ("BreakoutNoFrameskip-v4", 3 * 1024, BREAKOUT),
 }
 
@@ -70,6 +75,7 @@ def throughput(workload: str, seed: int, backend: str) -> None:
     torch.set_num_threads(2 if workload == "W6" else 1)
     env, steps, settings = WORKLOADS[workload]
     threads = {"env_kwargs": {"num_threads": 1}} if backend == "envpool" else {}
+    backend = "envpool" if backend == MORE_THREADS else backend
     agent = tr.PPO(env, seed=seed, device="cpu", backend=backend, total_timesteps=1_000_000, **settings, **threads)
     began = time.perf_counter()
     for _ in ppo(agent.state, agent.config.algorithm):

@@ -20,7 +20,7 @@ from ...models.action_mask import (
     mask_rows,
     options,
 )
-from ...types import Spec
+from ...types import Composite, Spec
 from ..step_arrays import Array
 from .gym_workers import SingleEnv
 from .host import HostEnv
@@ -54,7 +54,7 @@ def with_masks(env: SingleEnv, source: MaskSource | None) -> SingleEnv:
 
 def check_mask_rows(env: HostEnv, rows: Array) -> None:
     """Raise an error if an observation has an action mask that is not of 0 and 1, or allows nothing."""
-    columns = mask_columns(env.observation, env.action)
+    columns = mask_columns(env.observation, env.action) if isinstance(env.observation, Composite) else None
     if columns is not None:
         mask = rows[:, columns]
         wrong = np.flatnonzero(~np.isin(mask, (0, 1)).all(1) | forbids_all(mask, env.action))

@@ -162,13 +162,14 @@ class HostEnv:
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
     def _read(self, obs: object, rows: Array | list[int] | None = None) -> Array:
-        """Convert observations to rows. A value outside its space is an EnvError with the environment's number; `rows` has the
-        numbers if only some environments are given."""
-        from .spaces import NotInSpace
-
+        """Convert observations to rows, those numbered `rows` or all. EnvError names the one with a value outside its space."""
         try:
             return self._observation.rows(obs)
-        except NotInSpace as error:
+        except Exception as error:
+            from .spaces import NotInSpace  # here: in every step it would take a while
+
+            if not isinstance(error, NotInSpace):
+                raise
             row = self.first_row + int(error.row if rows is None else rows[error.row])
             raise EnvError(f"env {self.name!r} number {row} shows {error.reason}: `tightrope check` it") from None
 
@@ -190,9 +191,8 @@ class HostEnv:
         else:
             self._return += np.where(arrays.valid, score, 0.0)
             self._began += ~arrays.valid
-        over = arrays.over
-        if over is None and len(arrays.rows):
-            over = arrays.terminated | arrays.truncated
+        ended = arrays.terminated | arrays.truncated if len(arrays.rows) else None
+        over = ended if arrays.over is None else arrays.over
         if over is not None and over.any():
             self._totals += [over.sum(), self._return[over].sum(), (self._taken - self._began[over]).sum()]
             self._return[over], self._began[over] = 0.0, self._taken
@@ -221,8 +221,8 @@ class HostEnv:
         return twin
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        single = "give a factory of single ones that draw"
-        fix = single if self.backend == "gymnasium" else "record it with backend gymnasium"
+        fixes = {"gymnasium": "give a factory of single ones that draw"}
+        fix = fixes.get(self.backend, "record it with backend gymnasium")
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {fix}")
 
     def encode(self, obs: object) -> tuple[Tensor, bool]:
