@@ -1,4 +1,4 @@
-"""Turn details of PPO off, one at a time, and watch what happens to CartPole.
+"""Change details of PPO, one at a time, and watch what happens to CartPole.
 
     python examples/course/details.py              # every switch, five seeds: two minutes
     python examples/course/details.py --seeds 1    # a first look

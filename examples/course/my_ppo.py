@@ -111,15 +111,15 @@ def gae(reward, value, next_value, terminated, done, gamma, gae_lambda):
 
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t); A_t = delta_t + gamma lambda A_{t+1}.
     Hints: next_value is V(s_{t+1}), already that of the final observation at an episode's end. `terminated` decides whether
-    there is a future to add to delta; `done` decides where the trace is cut.
+    there is a future to add to delta; `done` decides where the trace, the running sum of the A, is cut.
     """
     raise NotImplementedError
 
 
 def clipped_surrogate(log_prob, old_log_prob, advantage, clip_coef):
-    """Exercise 10. Return the mean of min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A), one number to be maximised.
+    """Exercise 10. Return the mean of min(rho A, clip(rho, 1 - clip_coef, 1 + clip_coef) A), one number to be maximised.
 
-    r = pi / pi_old. Hints: only log_prob may get a gradient; Tensor.clamp clips; torch.min of two tensors is elementwise.
+    rho = pi / pi_old. Hints: only log_prob may get a gradient; Tensor.clamp clips; torch.min of two tensors is elementwise.
     """
     raise NotImplementedError
 
@@ -132,7 +132,7 @@ def value_loss(value, target):
 def minibatches(batch, count, order):
     """Exercise 12. Yield `count` disjoint minibatches for each row of `order`, (epochs, B), which is a permutation of rows.
 
-    Hints: batch.take(index) returns the rows at an index, all columns alike. len(batch) is B. torch.chunk cuts a tensor.
+    Hints: batch.take(index) returns the rows at an index, all columns alike. len(batch) is B. rows.tensor_split cuts a tensor.
     """
     raise NotImplementedError
 
@@ -145,7 +145,7 @@ def ppo_phase(state, config, noise):
     2. Without gradients (torch.no_grad): final_value = state.runtime.final_values(state.policy, rollout), V(final_obs);
        next_value = tr.functional.successor_values(rollout.value, state.policy.value(state.obs), rollout.done, final_value);
        the advantages by your gae.
-    3. batch = rollout.batch(advantage, target=...): the target is advantage + value.
+    3. batch = rollout.batch(advantage, target=...): the target is advantage + rollout.value.
     4. loss = tr.functional.PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, False, clipped_surrogate, value_loss,
        entropy_bonus), with your own functions as the last three.
     5. For each minibatch of minibatches(batch, config.num_minibatches, batch.order(noise.shuffle)): give minibatch.advantage

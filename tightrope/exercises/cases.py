@@ -16,7 +16,7 @@ Case = tuple[Argument, ...]
 
 
 NOTHING = "nothing"  # no parameter may get a gradient
-DIVIDED = "is something divided by 0, or a logarithm taken of 0 or less?"
+DIVIDED = "something is divided by 0, or a logarithm is taken of 0 or less"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def index_of_difference(found: Tensor, expected: Tensor) -> tuple[int, ...]:
     return tuple(bad[0].tolist()) if len(bad) else ()
 
 
-def first_difference(found: Tensor, expected: Tensor, not_finite: str = "is something divided by 0?") -> str:
+def first_difference(found: Tensor, expected: Tensor, not_finite: str = "something is divided by 0") -> str:
     """The first entry that differs, with both numbers; `not_finite` says why it may be nan or infinite."""
     if found.shape != expected.shape:
         return f"the shape is {tuple(found.shape)}, expected {tuple(expected.shape)}"

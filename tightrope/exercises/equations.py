@@ -47,7 +47,7 @@ def check_equation(name: str, function: Own, show_inputs: bool = False) -> str |
             continue
         numbers = about_numbers(exercise, words, found.detach(), expected)
         known = matching_mistake(exercise, function, [*exercise.cases.values()])
-        known = known or matching_mistake(exercise, function, tried) or about_rows(found.detach(), expected)
+        known = known or matching_mistake(exercise, function, tried) or about_all_rows(exercise, function)
         if known is None and show_inputs and (found.isfinite().all() or words not in exercise.not_finite):
             numbers += f". {inputs_at(exercise.parameters, case, found.detach(), expected)}"
         return f"{known}. With {words}, {numbers}" if known else f"with {words}, {numbers}"
@@ -92,6 +92,21 @@ def matching_mistake(exercise: Exercise, function: Own, cases: list[Case]) -> st
         if all(same_result(function, wrong, case) for case in cases):
             return words
     return None
+
+
+def about_all_rows(exercise: Exercise, function: Own) -> str | None:
+    """What `about_rows` says of every case; None if it does not say the same of all."""
+    said = set()
+    for case in exercise.cases.values():
+        try:
+            found = function(*copies_of(case))
+        except Exception:
+            return None
+        expected = exercise.right(*copies_of(case))
+        if not isinstance(found, Tensor) or found.shape != expected.shape:
+            return None
+        said.add(about_rows(found.detach(), expected))
+    return said.pop() if len(said) == 1 else None
 
 
 def same_result(function: Own, wrong: Wrong, case: Case) -> bool:
