@@ -31,6 +31,11 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
+def in_unit(value: float | None, unit: str) -> str:
+    """A score in the task's own unit, such as '11.8 rad/s'; empty for a task without one."""
+    return f"{value:.3g} {unit}" if value is not None and unit else ""
+
+
 class UsageError(Exception):
     """A mistake of the user. The message is one line that can be shown to the user."""
 

@@ -80,12 +80,12 @@ def test_the_first_sixteen_in_a_grid_and_pink_when_an_episode_ends(tmp_path: Pat
     shown = frames(tmp_path / "videos" / "phase0003.mp4")
     assert [frame.shape for frame in shown] == [(4 * 32 + 24, 4 * 40, 3)] * 24
     grey = np.arange(16)[:, None] * 10
-    for t in (0, 1, 4):  # nothing has ended yet
+    for t in (0, 1, 4, 5):  # nothing has ended yet, or it is seen as it ended
         assert np.abs(centres(shown[t], 4, 4) - grey).max() <= 8
     reddish = [(centres(frame, 4, 4)[:, 0] - centres(frame, 4, 4)[:, 1]).min() for frame in shown]
-    assert max(reddish[:5]) < 10
-    assert min(reddish[5:8]) > 40
-    assert reddish[5] > reddish[8]  # it fades
+    assert max(reddish[:6]) < 10
+    assert min(reddish[6:9]) > 40
+    assert reddish[6] > reddish[9]  # it fades
     assert (tmp_path / "videos" / "phase0003.html").exists()
 
 
@@ -253,6 +253,39 @@ def test_a_picture_that_is_never_drawn_is_given_up(
     assert re.fullmatch(r"warning: video failed .*: no frame was drawn in \d s", said[0])
 
 
+class Shades:
+    """Draws its observation as grey."""
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        return np.tile(obs.numpy().astype(np.uint8)[:, :, None, None], (1, 32, 32, 3))
+
+
+@pytest.mark.parametrize("cut", [2, 3, 4], ids=["at the end of a phase", "in the next", "later"])
+def test_an_episode_is_seen_to_fail_before_its_cell_turns_pink(cut: int) -> None:
+    obs, done = np.array([10.0, 20.0, 30.0, 31.0, 32.0, 33.0]), np.array([False, True, False, False, False, False])
+    cells, middle = renderer.Cells(1), []
+    for part in (slice(0, cut), slice(cut, 6)):
+        final = np.full((int(done[part].sum()), 1), 200.0)
+        rows = obs[part, None, None], np.zeros((len(obs[part]), 1)), done[part, None]
+        frames = renderer.PhaseFrames(*rows, 1, 0, 1, final)
+        middle += [x[5, 5].tolist() for x in renderer.phase_pictures(Shades(), frames, "", cells)]  # type: ignore[arg-type]
+    assert middle[:3] == [[10] * 3, [20] * 3, [200] * 3]
+    red, green, _ = middle[3]
+    assert red > green + 50
+    assert middle[4][0] < red
+
+
+def test_what_is_kept_of_a_rollout_is_how_its_episodes_failed() -> None:
+    agent = tr.PPO("CartPole-v1", total_timesteps=160, **{**SMALL, "num_envs": 4, "num_steps": 40}).learn(quiet=True)
+    rollout_of, frames = agent.state.rollout, rollout.store_phase(agent.state, 40, 0).frames(agent.state)
+    over = (rollout_of.terminated | rollout_of.truncated).numpy()
+    assert len(frames.final) == frames.done.sum() == over.sum() > 0
+    assert {tuple(row) for row in frames.final.tolist()} == {
+        tuple(row) for row in rollout_of.final_obs.numpy()[over].tolist()
+    }
+    assert (np.abs(frames.final[:, 2]) > 0.2).all()  # it fell
+
+
 def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
     """A slow renderer is waited for, as long as there is one after the other."""
     seen: list[float] = []
@@ -264,7 +297,9 @@ def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
 
     pulse = np.zeros(1)
     film = renderer.Film(Place.of(tmp_path / "a.mp4"), Drawn(num_envs=2), "title", 30, pulse)
-    film.add(renderer.PhaseFrames(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1))
+    film.add(
+        renderer.PhaseFrames(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1, np.zeros((0, 1)))
+    )
     film.abandon()
     assert 0 == seen[0] < seen[1] < seen[2] < pulse[0]
 

@@ -14,7 +14,7 @@ from run_helpers import Plain, refusal
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.logging import Clip
-from tightrope.training.video import HOLD, Shot
+from tightrope.training.video import HOLD, Shot, Stage
 
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, total_timesteps=8 * 8 * 4, device="cpu")
 
@@ -33,7 +33,7 @@ def test_side_by_side_it_shows_the_episodes_that_evaluation_plays(env: str, tmp_
     _, frames = decode(film.path)
     evaluation = agent.evaluate(episodes=4, seed=5)
     assert film.returns == pytest.approx(evaluation.returns, rel=1e-4)
-    assert len(frames) == film.frames == max(evaluation.lengths) + HOLD
+    assert len(frames) == film.frames == max(evaluation.lengths) + 1 + HOLD
     height, width = agent.score_env.draw(agent.state.obs[:1]).shape[1:3]
     assert frames[0].shape == (2 * 2 * height + 24, 2 * 2 * width, 3)  # twice as large as one of sixteen
     assert list(tmp_path.glob("**/*.tmp")) == []
@@ -44,7 +44,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     film = agent.record(tmp_path / "a.mp4", episodes=3, seed=5)
     rate, frames = decode(film.path)
     assert len(film.returns) == 3
-    assert len(frames) == film.frames == sum(film.returns) + 3 * HOLD  # every step is paid 1
+    assert len(frames) == film.frames == sum(film.returns) + 3 * (1 + HOLD)  # every step is paid 1
     assert rate == 50.0  # real time
     assert frames[0].shape == (4 * 100 + 24, 4 * 200, 3)
     first = int(film.returns[0])
@@ -52,7 +52,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_the_tempo(tmp_path: Path) -> None:
-    assert tr.PPO("Pendulum-v1", **SMALL).record(tmp_path / "a.mp4", every=7).frames == -(-200 // 7) + HOLD
+    assert tr.PPO("Pendulum-v1", **SMALL).record(tmp_path / "a.mp4", every=7).frames == -(-200 // 7) + 1 + HOLD
     assert Shot().tempo(50) == (1, 50)
     assert Shot().tempo(125) == (3, 42)  # no more than 60 frames a second
     assert Shot(every=4).tempo(50) == (4, 50)  # four times as fast
@@ -174,7 +174,7 @@ def test_a_task_of_envpools_is_drawn_by_gymnasium(tmp_path: Path) -> None:
     pytest.importorskip("envpool")
     pytest.importorskip("pygame")
     agent = tr.PPO("Acrobot-v1", backend="envpool", max_episode_steps=5, **SMALL)
-    assert agent.record(tmp_path / "a.mp4").frames == 5 + HOLD
+    assert agent.record(tmp_path / "a.mp4").frames == 5 + 1 + HOLD
 
 
 def test_mujoco_without_a_screen(tmp_path: Path) -> None:
@@ -210,3 +210,19 @@ def test_a_signal_ends_it_and_leaves_no_half_video(tmp_path: Path) -> None:
         agent.record(tmp_path / "a.mp4", seed=5)
     assert leaving.value.code == 143
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"backend": "gymnasium"}, {"memory": "gru"}], ids=["own", "gymnasium", "memory"]
+)
+def test_the_state_in_which_an_episode_failed_is_shown(settings: dict[str, Any]) -> None:
+    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=16, num_minibatches=2, device="cpu", **settings)
+    env, shot = agent.score_env.spawn(1, 0, drawn=True), Shot()
+    with torch.no_grad():
+        *_, before, failed, pink = list(Stage(agent.state.policy, env, 0, shot, 1, "").pictures())[: -HOLD + 1]
+    env.close()
+    agent.close()
+    cell = slice(0, -30)
+    assert (failed[cell] != before[cell]).any()
+    assert pink[2, 2, 0] > pink[2, 2, 1] + 20
+    assert abs(int(failed[2, 2, 0]) - int(failed[2, 2, 1])) < 5

@@ -42,6 +42,7 @@ class RunInfo:
     steps_taken: Callable[[], int] | None = None  # environment steps of this process, if they can be counted in a phase
     target: Target | None = None
     traits: Settings = field(default_factory=dict)  # of the environment, as far as defaults depend on them
+    unit: str = ""  # in which the task measures itself besides its reward, such as "rad/s"
 
 
 class StateView(Protocol):

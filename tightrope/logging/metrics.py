@@ -16,6 +16,7 @@ from ..files import CHUNK, Place
 from .callback import MetricsRow
 
 RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
+MEASURED = "eval/measured"  # the score in the task's own unit
 LENGTH, EPISODES = "charts/episodic_length", "charts/episodes"
 MAX_FILE = 1 << 30  # bytes: over a million phases
 MAX_LINE = CHUNK  # bytes of one row

@@ -7,8 +7,9 @@ import time
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..errors import in_unit
 from .callback import MetricsRow, RunInfo
-from .metrics import RETURN, SCORE
+from .metrics import MEASURED, RETURN, SCORE
 
 SLOW_SECONDS = 2.0  # after which a phase shows how far it is
 GAP, BARS = "  ", "▁▂▃▄▅▆▇█"
@@ -35,7 +36,7 @@ class Progress:
     """The progress of a run and the numbers to show."""
 
     def __init__(self, run: RunInfo) -> None:
-        self.title, self.total = run.title, max(run.total_steps, 1)
+        self.title, self.unit, self.total = run.title, run.unit, max(run.total_steps, 1)
         self.batch = run.settings.get("num_envs", 0) * run.settings.get("num_steps", 0)
         self.scheduled = [name for name in SCHEDULABLE if isinstance(run.settings.get(name), str)]
         self.steps = self.first_steps = run.steps
@@ -101,6 +102,8 @@ class Progress:
         ):
             if tag in self.latest:
                 found.append(LinePart(name, form.format(self.latest[tag]), rank, short.format(self.latest[tag])))
+            if tag == SCORE and (own := in_unit(self.latest.get(MEASURED), self.unit)):
+                found.append(LinePart("own", own, 7, own))
         found += [
             LinePart(name, f"{name} {self.latest[tag]:.3g}", LOWEST, "")
             for name in self.scheduled

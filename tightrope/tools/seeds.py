@@ -21,6 +21,7 @@ from ..engine import cores
 from ..errors import UsageError, checked_seed, plural, printable
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
+from ..logging.report.data import mean_in_unit
 from ..logging.report.statistics import FEWEST_OF_IQM, iqm_interval, mean_interval
 from ..processes import standing_still, start_program
 from ..training.checkpoint_reader import CONFIG
@@ -280,7 +281,9 @@ def compare(seeds: Iterable[Seed], folder: Path) -> tuple[Path, str] | None:
         name, (middle, low, high) = ("IQM", iqm_interval([scores])) if robust else ("mean", mean_interval(scores))
         interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
         span = f"from {scores.min():.2f} to {scores.max():.2f}"
-        return page, f"greedy return over {plural(len(scores), 'seed')}: {name} {middle:.2f}{interval}; {span}"
+        own = mean_in_unit([record.scores[-1] for record in records if record.scores])
+        own = f"; mean {own}" if own else ""
+        return page, f"greedy return over {plural(len(scores), 'seed')}: {name} {middle:.2f}{interval}; {span}{own}"
     if any(record.info.settings["eval_episodes"] for record in records):
         return page, "no seed has a score yet"
     last = [record.columns.last("charts/episodic_return") for record in records]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import plural
+from ..errors import in_unit, plural
+from ..logging.metrics import MEASURED
 from ..types import Settings
 
 
@@ -49,6 +50,11 @@ class Evaluation:
         return float(np.mean(self.lengths))
 
     @property
+    def own(self) -> str:
+        """The score in the task's own unit, such as "11.8 rad/s"; empty if it has none."""
+        return in_unit(self.measured, self.unit)
+
+    @property
     def representative(self) -> bool:
         """Whether the mean estimates the score: not if the time limit came before the end of the first round."""
         return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
@@ -70,6 +76,7 @@ class Evaluation:
             "eval/episodic_return": self.mean, "eval/episodic_length": self.mean_length, "eval/return_std": self.std,
             "eval/return_min": min(self.returns), "eval/return_max": max(self.returns), "eval/episodes": len(self.returns),
         }  # fmt: skip
+        row |= {} if self.measured is None else {MEASURED: self.measured}
         return row if self.representative else {**row, "eval/cut_off": 1.0}
 
     @property
@@ -90,8 +97,7 @@ class Evaluation:
         return ""
 
     def __str__(self) -> str:
-        note = f"; {self.note}" if self.note else ""
-        note = note if self.measured is None else f"; {self.measured:.3g} {self.unit}{note}"
+        note = "".join(f"; {words}" for words in (self.own, self.note) if words)
         return (
             f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
             f"over {plural(len(self.returns), 'episode')} (mean length {self.mean_length:.1f}){note}"

@@ -114,6 +114,7 @@ def gathered(run_dir: Path) -> RunRecord:
         plan=plan, steps=0, total_steps=config.algorithm.total_timesteps,
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
+        unit=read_unit(told),
     )  # fmt: skip
     return RunRecord(about, columns, status(run_dir, config, columns), files_in(run_dir, config))
 
@@ -126,8 +127,13 @@ def remembered(run_dir: Path) -> Settings:
         return {}
     if not isinstance(content, dict):
         return {}
-    kinds = {"plan": list, "facts": dict, "target": dict | None, "traits": dict}
+    kinds = {"plan": list, "facts": dict, "target": dict | None, "traits": dict, "unit": str}
     return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
+
+
+def read_unit(told: Settings) -> str:
+    """The task's own unit, from a file whose content is not trusted."""
+    return printable(str(told.get("unit", "")))[:40]
 
 
 def read_target(told: object) -> Target | None:
@@ -252,9 +258,7 @@ def score_in(row: Settings) -> ScoreRecord | None:
     if step is None or mean is None or row.get("representative") is False:
         return None
     length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
-    own, unit = measured("measured"), printable(str(row.get("unit", "")))[:40]
-    in_unit = f"{own:.3g} {unit}" if own is not None and unit else ""
-    return ScoreRecord(step, mean, length, std, low, high, count("episodes"), in_unit)
+    return ScoreRecord(step, mean, length, std, low, high, count("episodes"), measured("measured"), read_unit(row))
 
 
 def clips(run_dir: Path) -> list[VideoFile]:

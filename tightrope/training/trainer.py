@@ -280,5 +280,5 @@ def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory
         plan=[*plan.lines(), *change_lines(config.changes)],
         steps=state.steps, total_steps=state.steps + plan.steps, run_dir=None if run is None else run.path, facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
-        target=target_of(config, env), traits=asdict(traits_of(env)),
+        target=target_of(config, env), traits=asdict(traits_of(env)), unit=getattr(env, "unit", ""),
     )  # fmt: skip

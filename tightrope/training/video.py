@@ -14,7 +14,7 @@ from ..draw import captioned_grid, cell_scale, render_scale
 from ..engine import choose_threads, isolated_rng, threads
 from ..envs import TensorEnv
 from ..envs.validate import draw_frames
-from ..envs.with_memory import with_memory
+from ..envs.with_memory import with_memory, without_memory
 from ..errors import UsageError, plural
 from ..files import Place
 from ..logging import Video
@@ -131,8 +131,9 @@ class Stage:
                 self.total[:] = 0.0
 
     def play(self, obs: Tensor, number: int) -> Generator[np.ndarray, None, Tensor]:
-        """Play one episode in every environment; finished ones keep their last picture. Returns the next observation."""
-        running = np.ones(self.env.num_envs, bool)
+        """Play one episode in every environment. Finished ones are shown as they ended, then tinted. Returns the next
+        observation."""
+        running, tinted = np.ones(self.env.num_envs, bool), np.zeros(self.env.num_envs, bool)
         cells: np.ndarray | None = None
         t = 0
         while running.any():
@@ -140,13 +141,17 @@ class Stage:
             if t % self.every == 0:
                 frames = self.draw(obs, action)
                 cells = frames if cells is None else np.where(running[:, None, None, None], frames, cells)
-                yield self.picture(cells, running, number, t)
+                yield self.picture(cells, tinted, number, t)
+                tinted = ~running
             step = self.env.step(action)
             self.total += np.where(running, step.reward.cpu().numpy(), 0.0)
-            running &= ~(step.terminated | step.truncated).cpu().numpy()
-            obs, t = step.obs, t + 1
+            ended = running & (step.terminated | step.truncated).cpu().numpy()
+            running, obs, t = running & ~ended, step.obs, t + 1
+            if ended.any() and cells is not None and (last := self.draw_ended(step.final_obs, action)) is not None:
+                cells = np.where(ended[:, None, None, None], last, cells)
         assert cells is not None
-        end = self.picture(cells, running, number, t)
+        yield self.picture(cells, tinted, number, t)
+        end = self.picture(cells, ~running, number, t)
         for _ in range(HOLD):
             yield end
         return obs
@@ -154,14 +159,25 @@ class Stage:
     def draw(self, obs: Tensor, action: Tensor) -> np.ndarray:
         return draw_frames(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
 
+    def draw_ended(self, final_obs: Tensor, action: Tensor) -> np.ndarray | None:
+        """The states in which episodes ended, in the rows of these; None if the engine has gone on and forgotten them."""
+        inner, rows = without_memory(self.env), self.policy.memory_rows
+        if isinstance(inner, TensorEnv):
+            return self.draw(final_obs, action)
+        kept = getattr(inner, "draw_ended", None)
+        found: np.ndarray | None = (
+            None if kept is None else kept(final_obs if rows is None else rows.observed(final_obs))
+        )
+        return found
+
     def action(self, obs: Tensor) -> Tensor:
         noise = self.policy.head.noise((len(obs),), self.generator) if self.shot.stochastic else None
         return self.policy.act(obs, noise)[1]
 
-    def picture(self, cells: np.ndarray, running: np.ndarray, number: int, t: int) -> np.ndarray:
+    def picture(self, cells: np.ndarray, tinted: np.ndarray, number: int, t: int) -> np.ndarray:
         if self.shot.grid:
             words = f"step {t:,}   mean return {self.total.mean():,.1f}"
         else:
             episode = f"episode {number + 1}   " if self.shot.count > 1 else ""
             words = f"{episode}step {t:,}   return {self.total[0]:,.1f}"
-        return captioned_grid(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)
+        return captioned_grid(cells, np.where(tinted, PINK, 0.0).tolist(), words, self.title)

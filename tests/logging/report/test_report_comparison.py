@@ -13,6 +13,7 @@ from tightrope.logging import RunInfo, Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, comparison_page
 from tightrope.logging.report.comparison import chosen_charts
+from tightrope.logging.report.data import mean_in_unit
 from tightrope.logging.report.groups import group_runs
 from tightrope.logging.report.score_table import score_table
 
@@ -130,3 +131,14 @@ def test_what_is_hostile_stays_text(tmp_path: Path) -> None:
     assert match
     names = [trace["name"] for chart in json.loads(match[1])["charts"] for trace in chart["traces"]]
     assert not [name for name in names if "<" in name]  # plotly reads tags
+
+
+def test_scores_are_told_in_the_unit_of_their_task() -> None:
+    scores = [ScoreRecord(400, 40.0 + i, measured=10.0 + i, unit="rad/s") for i in range(2)]
+    assert scores[1].own == "11 rad/s"
+    assert mean_in_unit(scores) == "10.5 rad/s"
+    assert mean_in_unit([*scores, ScoreRecord(400, 40.0)]) == ""
+    records = [replace(run(seed), files=RunFiles(scores=[score])) for seed, score in enumerate(scores)]
+    shown = comparison_page(records, Path())
+    assert "10.5 rad/s" in shown
+    assert "41 (11 rad/s)" in shown

@@ -18,6 +18,7 @@ from tightrope.tools.sweep.slots import FAILED, GIVEN_UP, MAX_FAILURES_OF_SLOT, 
 from tightrope.tools.sweep.space import Range
 from tightrope.tools.sweep.worker import DIVERGED, INVALID, MAX_FAILURES_IN_A_ROW, Objective, TooManyFailures, Worker
 from tightrope.training.config import configure
+from tightrope.training.evaluation import Evaluation
 from tightrope.training.signals import Interrupted, Interrupts
 from tightrope.types import Settings
 
@@ -36,7 +37,7 @@ def make_worker(make_slots: Callable[[int], TrialSlots]) -> MakeWorker:
             attempt = next(attempts)
 
             def evaluate(episodes: int) -> Any:
-                return SimpleNamespace(mean=score(attempt, settings.get("gamma", 0.0)))
+                return Evaluation([score(attempt, settings.get("gamma", 0.0))], [1], measured=2.0, unit="m")
 
             return SimpleNamespace(finished=True, evaluate=evaluate, close=close)
 
@@ -198,3 +199,10 @@ def test_processes_of_a_sweep_on_one_machine_share_its_cores(
     (trial,) = worker.slots.trials()
     assert [settings.get("threads") for settings in made] == [threads]
     assert trial.user_attrs.get("threads") == threads
+
+
+def test_a_trial_is_told_in_the_unit_of_its_task(make_worker: MakeWorker) -> None:
+    worker = make_worker(lambda attempt, gamma: 7.0, 1)
+    assert worker.work() is None
+    (trial,) = worker.slots.trials()
+    assert "score 7 (7), 2 m in " in worker.summary(trial, 1.0)

@@ -99,7 +99,11 @@ class AleScreens(AleEnv):
 
     def _recv(self) -> StepArrays:
         arrays = super()._recv()
-        self._frames, *_ = self.screens.recv()
+        self._frames, *_, info = self.screens.recv()
+        self._ended = self._frames.copy()
+        if "final_obs" in info:  # of games that are over; rows of others are not defined
+            over = arrays.rows[~arrays.truncated[arrays.rows]]
+            self._ended[over] = info["final_obs"][over]
         if arrays.truncated.any():  # by our clock, of which the engine knows nothing
             self._frames, _ = self.screens.reset(options={"reset_mask": arrays.truncated})
         return arrays
@@ -107,6 +111,9 @@ class AleScreens(AleEnv):
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """(K, 210, 160, 3): the screens as they are now."""
         return np.stack([upscaled(stack[-1]) for stack in self._frames[: len(obs)]])
+
+    def draw_ended(self, obs: Tensor) -> Array:
+        return np.stack([upscaled(stack[-1]) for stack in self._ended[: len(obs)]])
 
     def close(self) -> None:
         super().close()

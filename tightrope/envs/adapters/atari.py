@@ -144,6 +144,9 @@ class ThreadedEnv(HostEnv):
             return super().draw(obs, action)
         return np.stack([stretched(frame, PICTURE_HEIGHT) for frame in obs[:, -1].cpu().numpy()])
 
+    def draw_ended(self, obs: Tensor) -> Array | None:
+        return self.draw(obs) if self._rules is not None else None
+
     def close(self) -> None:
         self.engine = None  # which ends its threads
 

@@ -10,9 +10,7 @@ The auto-reset mode of a vector environment is converted to same-step:
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import inspect
 import queue
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -24,9 +22,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from ... import activity
-from ...draw import shrink
-from ...errors import EnvError, UsageError, one_line
+from ...errors import EnvError, UsageError
 from ..step_arrays import NO_ROWS, Array, StepArrays
+from .gym_drawing import in_drawing_mode, pictures
 from .gym_masks import check_mask_rows, mask_source, with_masks
 from .gym_workers import (
     PIPE_ERRORS,
@@ -41,7 +39,6 @@ from .gym_workers import (
 )
 from .host import HostEnv
 from .hybrid_writer import writer_for_env
-from .mujoco import rendering_problem
 from .space_members import has_shape_of, space_text, stacked, take_rows
 from .spaces import observation_reader
 
@@ -58,6 +55,7 @@ class GymEnv(HostEnv):
         self, factory: Factory, num_envs: int, device: str | torch.device, name: str, drawn: bool = False
     ) -> None:
         self.name, self._factory, self._drawn = name, factory, drawn
+        self._ended: dict[int, Array] = {}  # the last pictures of episodes
         one = factory(drawn)
         self.envs = [with_masks(one, masks := mask_source(one))]
         for _ in range(1, num_envs):
@@ -88,6 +86,8 @@ class GymEnv(HostEnv):
             if over or late:
                 rows.append(i)
                 finals.append(copy.deepcopy(obs))  # the reset may write into the same array
+                if self._drawn:
+                    self._ended[i] = pictures(self.name, [env])[0]
                 obs = self._reset_row(i)
             observations.append(obs)
         obs = self._rows(observations)
@@ -132,43 +132,18 @@ class GymEnv(HostEnv):
         """The environments in their current state: Gymnasium does not draw observations."""
         if not self._drawn:
             raise UsageError(f"env {self.name!r} cannot be drawn from observations alone: use agent.record(path)")
-        try:
-            frames: list[Any] = [env.render() for env in self.envs[: len(obs)]]
-        except NotImplementedError:
-            frames = [None]
-        except Exception as error:
-            raise UsageError(f"env {self.name!r} cannot be drawn here: {rendering_problem(one_line(error))}") from None
-        if any(not isinstance(frame, np.ndarray) for frame in frames):
-            raise UsageError(
-                f"env {self.name!r} does not draw itself: give it a render() that returns pixels (H, W, 3) "
-                "in render_mode 'rgb_array'"
-            )
-        return np.stack([shrink(frame) for frame in frames])
+        return pictures(self.name, self.envs[: len(obs)])
+
+    def draw_ended(self, obs: Tensor) -> Array | None:
+        """The environments whose episodes ended in the last step as they were then; other rows are of no use."""
+        if not self._ended:
+            return None
+        some = next(iter(self._ended.values()))
+        return np.stack([self._ended.get(i, some) for i in range(len(obs))])
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
-
-
-def in_drawing_mode(env: SingleEnv, drawn: bool, factory: Callable[..., Any] | None = None) -> SingleEnv:
-    """The environment, made again with render_mode rgb_array where it must draw and can be made again."""
-    if not drawn or env.render_mode == "rgb_array":
-        return env
-    if factory is not None and "render_mode" in signature_parameters(factory):
-        env.close()
-        return factory(render_mode="rgb_array")
-    if env.spec is not None:
-        with contextlib.suppress(ValueError):  # a wrapper that does not say how it was made
-            return gymnasium.make(env.spec, render_mode="rgb_array")
-    return env
-
-
-def signature_parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a callable; none where its signature cannot be read."""
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 class GymVectorEnv(HostEnv):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics import EPISODES, LENGTH, RETURN, SCORE, Columns
+from ..metrics import EPISODES, LENGTH, MEASURED, RETURN, SCORE, Columns
 from .data import RunRecord
 from .html import format_number
 from .statistics import median, smooth, thin
@@ -86,7 +86,7 @@ SCHEDULED = ("charts/learning_rate", "charts/clip_coef", "charts/ent_coef")  # n
 DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
 NOT_DRAWN = (
     "step", "phase", "time", EPISODES, "charts/solved", SCORE, "eval/episodic_length", "eval/return_std",
-    "eval/return_min", "eval/return_max", "eval/episodes", "eval/cut_off",
+    "eval/return_min", "eval/return_max", "eval/episodes", "eval/cut_off", MEASURED,
 )  # fmt: skip
 
 

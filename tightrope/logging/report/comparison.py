@@ -149,6 +149,11 @@ def settings_that_differ(name: str, groups: Sequence[Group]) -> str:
     return section(f"{name}-settings", "Settings that differ", content)
 
 
+def score_text(run: RunRecord, greedy: bool) -> str:
+    own = run.scores[-1].own if greedy else ""
+    return format_number(final_score(run, greedy)) + (f" ({text(own)})" if own else "")
+
+
 def run_table(groups: Sequence[Group], beside: Path) -> str:
     rows = []
     for group in groups:
@@ -159,7 +164,7 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
             rows.append([
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.info.settings.get("seed")), f"{run.steps:,}",
-                format_number(final_score(run, all_scored(groups))), text(run.status.name),
+                score_text(run, all_scored(groups)), text(run.status.name),
                 text(run_verdict(run).headline or run_verdict(run).what),
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "outcome"], rows)

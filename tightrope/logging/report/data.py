@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ...errors import NotFinite
+from ...errors import NotFinite, in_unit
 from ...files import Place
 from ...types import Settings
 from ..callback import RunInfo, TrainingResult
-from ..metrics import SCORE, Columns
+from ..metrics import MEASURED, SCORE, Columns
 from ..video.mp4 import phase_range
 
 StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
@@ -41,7 +41,19 @@ class ScoreRecord:
     low: float | None = None
     high: float | None = None
     episodes: int | None = None
-    own: str = ""  # in the task's own unit, such as "11.8 rad/s"
+    measured: float | None = None  # in the task's own unit
+    unit: str = ""
+
+    @property
+    def own(self) -> str:
+        """Such as "11.8 rad/s"; empty if the task has no unit of its own."""
+        return in_unit(self.measured, self.unit)
+
+
+def mean_in_unit(scores: Sequence[ScoreRecord]) -> str:
+    """The mean of some scores in the task's own unit; empty unless all of them have it."""
+    measured = [score.measured for score in scores if score.measured is not None and score.unit]
+    return in_unit(sum(measured) / len(measured), scores[0].unit) if measured and len(measured) == len(scores) else ""
 
 
 @dataclass(frozen=True)
@@ -122,12 +134,14 @@ class RunRecord:
             return dict(zip(*(column.tolist() for column in self.columns.curve(f"eval/{name}")), strict=True))
 
         numbers = [by_step(name) for name in ("episodic_length", "return_std", "return_min", "return_max")]
+        measured = by_step(MEASURED.removeprefix("eval/"))
         episodes, cut_off = by_step("episodes"), by_step("cut_off")  # by the time limit: the mean is not a score
         for step, mean in by_step("episodic_return").items():
             if not cut_off.get(step):
                 length, std, low, high = (found.get(step) for found in numbers)
                 count = int(episodes[step]) if step in episodes else None
-                yield ScoreRecord(int(step), mean, length, std, low, high, count)
+                own = measured.get(step), self.info.unit
+                yield ScoreRecord(int(step), mean, length, std, low, high, count, *own)
 
 
 def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunStatus:

@@ -90,7 +90,8 @@ def summary_tiles(record: RunRecord) -> str:
         own = f"{text(last.own)}; " if last.own else ""
         cells.append(("Score", format_number(last.mean), f"{own}{spread}"))
         if best.mean > last.mean:
-            cells.append(("Best score", format_number(best.mean), f"at {best.step:,} steps"))
+            own = f"{text(best.own)}; " if best.own else ""
+            cells.append(("Best score", format_number(best.mean), f"{own}at {best.step:,} steps"))
     end, other = return_at_the_end(columns), record.info.settings.get("train_env")
     if end is not None:
         cells.append(("Return in training", format_number(end), f"of {text(other)}" if other else "sampled actions"))
@@ -175,15 +176,16 @@ def link(path: Path, beside: Path) -> str:
 def evaluations(scores: Sequence[ScoreRecord]) -> str:
     if not scores:
         return ""
-    best = max(range(len(scores)), key=lambda i: scores[i].mean)
+    best, unit = max(range(len(scores)), key=lambda i: scores[i].mean), any(score.own for score in scores)
 
     def cells(score: ScoreRecord) -> list[str]:
         spread = f"{format_number(score.low)} to {format_number(score.high)}" if score.low is not None else NO_NUMBER
         numbers = [format_number(score.mean), format_number(score.std, 3), spread, format_number(score.length)]
+        numbers += [text(score.own) or NO_NUMBER] * unit
         return [f"{score.step:,}", *numbers, f"{score.episodes:,}" if score.episodes else NO_NUMBER]
 
     order = list(reversed(range(len(scores))))[:LISTED]
-    head = ["steps", "mean return", "deviation", "range", "mean length", "episodes"]
+    head = ["steps", "mean return", "deviation", "range", "mean length", *["in the task's unit"] * unit, "episodes"]
     content = table("Evaluations", head, [cells(scores[i]) for i in order], [i == best for i in order])
     return section("evaluations", "Evaluations", content, "Greedy, on fresh environments. The best is highlighted.")
 
@@ -282,7 +284,7 @@ def write_page(path: Path, page: str) -> None:
 def write_info(info: RunInfo) -> None:
     """Write what only the training process knows, for a later report."""
     assert info.run_dir is not None
-    content: Settings = {name: getattr(info, name) for name in ("plan", "facts", "total_steps", "traits")}
+    content: Settings = {name: getattr(info, name) for name in ("plan", "facts", "total_steps", "traits", "unit")}
     content["target"] = None if info.target is None else asdict(info.target)
     write_page(info.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 

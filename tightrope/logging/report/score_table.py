@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..metrics import RETURN
-from .data import RunRecord
+from .data import RunRecord, mean_in_unit
 from .groups import Group
 from .html import NO_NUMBER, format_number, table, text
 from .outcome import HealthFinding, outcome
@@ -23,10 +23,11 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
     everything = np.concatenate(finals)
     robust = min((len(values) for values in finals if len(values)), default=0) >= FEWEST_OF_IQM
     solved = [solved_count(group) for group in groups]
+    own = [mean_in_unit([run.scores[-1] for run in group.runs if run.scores]) if greedy else "" for group in groups]
     rows = []
-    for group, values, count in zip(groups, finals, solved, strict=True):
+    for group, values, count, unit in zip(groups, finals, solved, own, strict=True):
         name = f'<span class="swatch s{group.number % 8}"></span>{text(group.label)}'
-        last = [] if not any(solved) else [count or NO_NUMBER]
+        last = [text(unit) or NO_NUMBER] * any(own) + [count or NO_NUMBER] * any(solved)
         if len(values) == 0:
             rows.append([name, "0", *4 * [NO_NUMBER], *last])
             continue
@@ -42,7 +43,8 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
         "95 % interval",
         "range",
         "",
-        *(["solved"] if any(solved) else []),
+        *["in the task's unit"] * any(own),
+        *["solved"] * any(solved),
     ]
     source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
     kind = "Mean: over all runs; an interquartile mean needs four. Its interval is a bootstrap over runs."

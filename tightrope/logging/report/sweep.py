@@ -37,6 +37,12 @@ class TrialRow:
     settings: Settings
     seconds: float | None
     worker: str
+    own: str = ""  # the score in the task's own unit
+
+    @property
+    def score_text(self) -> str:
+        """Such as '423.2 (11.8 rad/s)', as HTML."""
+        return format_number(self.score) + (f" ({text(self.own)})" if self.own and self.score is not None else "")
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,9 @@ def sweep_tiles(record: SweepRecord) -> str:
     lost = sum(trial.failed for trial in record.trials)
     seconds = sum(trial.seconds or 0.0 for trial in record.trials)
     workers = len({trial.worker for trial in record.trials if trial.worker})
-    score, which = (None, "") if best is None else (best.score, f"trial {best.number}")
+    which = "" if best is None else f"{text(best.own)}; " * bool(best.own) + f"trial {best.number}"
     cells = [
-        ("Best score", format_number(score), which),
+        ("Best score", format_number(None if best is None else best.score), which),
         ("Trials", f"{record.done:,}", f"of {record.wanted:,}"),
         ("Given up early", f"{early:,}", "below the median, or diverged"),
         ("Done again", f"{lost:,}", "stopped, or their process died"),
@@ -132,7 +138,7 @@ def trial_table(record: SweepRecord) -> str:
     rows = [
         [
             str(trial.number),
-            format_number(trial.score),
+            trial.score_text,
             ", ".join(format_number(score) for score in trial.scores) or NO_NUMBER,
             f'<span title="{text(trial.how)}">{text(trial.how if len(trial.how) < 40 else trial.how[:38] + "...")}</span>',
             NO_NUMBER if trial.seconds is None else html.format_duration(trial.seconds),

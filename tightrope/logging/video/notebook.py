@@ -16,7 +16,7 @@ import numpy as np
 from ...draw import ACCENT, INK, MUTED, Canvas, text_width
 from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .mp4 import Clip, Video
-from .renderer import PhaseFrames, phase_pictures
+from .renderer import Cells, PhaseFrames, phase_pictures
 from .rollout import max_rows, store_phase, stride
 
 PICTURE_SECONDS = 1.5  # between two clips
@@ -76,12 +76,12 @@ class NotebookPicture(Callback):
 
 
 def clip_of(state: StateView, frames: PhaseFrames, title: str) -> Clip:
-    """A phase as a video in memory, in which a cell turns pink when its episode ends."""
-    since_end = np.full(frames.obs.shape[1], CLIP_FRAMES)
+    """A phase as a video in memory, in which a cell turns pink when its episode has failed."""
+    cells = Cells(frames.obs.shape[1])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.mp4"
         with Video(path, max(1, state.env.pace // stride(state)), threads=1) as video:
-            for picture in phase_pictures(state.env, frames, title, since_end):
+            for picture in phase_pictures(state.env, frames, title, cells):
                 video.add(picture)
         return Clip(path.read_bytes(), video.frames)
 

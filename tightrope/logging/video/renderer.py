@@ -33,7 +33,7 @@ from ...types import Env
 from ..callback import failure_text
 from .mp4 import Video, phase_range, write_video_page
 
-FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after the end of an episode
+FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is after the frame in which its episode failed
 NICENESS = 10
 PARTIAL_VIDEO = re.compile(r"\.\d+\.mp4(\.[0-9a-f]+)?\.tmp")  # names of unfinished videos
 DIED = "the process that draws has died"
@@ -50,6 +50,7 @@ class PhaseFrames(NamedTuple):
     phase: int
     steps: int  # of all environments, before it
     steps_a_frame: int
+    final: np.ndarray  # (E, ...) the last observation of each episode that ended, in the order of `done`
 
 
 class RenderedVideo(NamedTuple):
@@ -70,15 +71,29 @@ class Order(NamedTuple):
     steps: int = 0
 
 
-def phase_pictures(env: Env, frames: PhaseFrames, title: str, since_end: np.ndarray) -> Iterator[np.ndarray]:
-    """The cells of a phase, side by side. `since_end` (K,) has the frames since the last end of an episode and is updated."""
-    for t, (obs, action, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
-        with render_scale(cell_scale(len(since_end))):
-            cells = draw_observations(env, torch.from_numpy(obs), torch.from_numpy(action))
-        pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in since_end]
+class Cells:
+    """What the pictures of a phase need to know of the frames before it."""
+
+    def __init__(self, count: int) -> None:
+        self.since_end = np.full(count, len(FLASH))  # frames since an episode failed: -1 in that frame
+        self.failed: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # last observation and action, to be shown next
+
+
+def phase_pictures(env: Env, frames: PhaseFrames, title: str, cells: Cells) -> Iterator[np.ndarray]:
+    """The cells of a phase, side by side. After its episode a cell shows for one frame how it failed, in place of the
+    first frame of the next episode, and then turns pink."""
+    final = iter(frames.final)
+    for t, (seen, taken, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
+        obs, action = seen.copy(), taken.copy()
+        for k, (last_obs, last_action) in cells.failed.items():
+            obs[k], action[k] = last_obs, last_action
+        with render_scale(cell_scale(len(done))):
+            drawn = draw_observations(env, torch.from_numpy(obs), torch.from_numpy(action))
+        pink = [FLASH[k] if 0 <= k < len(FLASH) else 0.0 for k in cells.since_end]
         words = f"phase {frames.phase}   {frames.steps + t * frames.steps_a_frame:,} steps"
-        yield captioned_grid(cells, pink, words, title)
-        since_end[:] = np.where(done, 0, since_end + 1)
+        yield captioned_grid(drawn, pink, words, title)
+        cells.since_end = np.where(done, -1, cells.since_end + 1)
+        cells.failed = {int(k): (next(final), taken[k]) for k in np.flatnonzero(done)}
 
 
 class Film:
@@ -86,16 +101,14 @@ class Film:
 
     def __init__(self, place: Place, env: Env, title: str, fps: int, pulse: np.ndarray) -> None:
         self.env, self.title, self.pulse = env, title, pulse
-        self.since_end: np.ndarray | None = None  # (K,) frames
+        self.cells: Cells | None = None
         self.phases: list[int] = []
         self.video = Video(place, fps, threads=1).__enter__()  # the other cores are for training
 
     def add(self, frames: PhaseFrames) -> None:
         self.phases.append(frames.phase)
-        count = frames.obs.shape[1]
-        if self.since_end is None:
-            self.since_end = np.full(count, len(FLASH))
-        for picture in phase_pictures(self.env, frames, self.title, self.since_end):
+        self.cells = self.cells or Cells(frames.obs.shape[1])
+        for picture in phase_pictures(self.env, frames, self.title, self.cells):
             self.video.add(picture)
             self.pulse[0] = time.monotonic()
 

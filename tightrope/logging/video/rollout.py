@@ -36,6 +36,7 @@ class StoredPhase(NamedTuple):
     obs: Tensor  # (T, K, ...)
     action: Tensor  # (T, K, ...)
     done: Tensor  # (T, K)
+    final_obs: Tensor  # (T, K, ...) where an episode ended
     phase: int
     steps: int  # before it
 
@@ -44,8 +45,11 @@ class StoredPhase(NamedTuple):
         every = stride(state)
         action = state.policy.head.to_env(self.action[::every])
         obs, taken, done = (x.detach().cpu().numpy() for x in (self.obs[::every], action, self.done))
-        ended = np.logical_or.reduceat(done, range(0, len(done), every))  # between one frame and the next
-        return PhaseFrames(obs, taken, ended, self.phase, self.steps, every * state.env.num_envs)
+        when = np.where(done, np.arange(len(done))[:, None], -1)
+        when = np.maximum.reduceat(when, range(0, len(done), every))  # the last end between one frame and the next
+        frame, cell = np.nonzero(when >= 0)
+        final = self.final_obs.cpu().numpy()[when[frame, cell], cell]
+        return PhaseFrames(obs, taken, when >= 0, self.phase, self.steps, every * state.env.num_envs, final)
 
 
 class RolloutVideo(Callback):
@@ -186,15 +190,16 @@ def video_stem(phase: int) -> str:
 def max_rows(state: StateView) -> int:
     """How many steps of a phase a video can show."""
     obs = state.rollout.obs[:, :MAX_CELLS]
-    return max(1, min(len(obs), MAX_FRAMES, MAX_BYTES // (obs[0].numel() * obs.element_size())))
+    both = 2 * obs[0].numel() * obs.element_size()  # what was seen, and how episodes ended
+    return max(1, min(len(obs), MAX_FRAMES, MAX_BYTES // both))
 
 
 def store_phase(state: StateView, rows: int, steps_before: int) -> StoredPhase:
     """A copy of what the first environments did: the next phase overwrites the rollout."""
     rollout = state.rollout
     done = rollout.terminated[:rows, :MAX_CELLS] | rollout.truncated[:rows, :MAX_CELLS]
-    obs, action = rollout.obs[:rows, :MAX_CELLS].clone(), rollout.action[:rows, :MAX_CELLS].clone()
-    return StoredPhase(obs, action, done, state.phase, steps_before)
+    obs, action, final_obs = (x[:rows, :MAX_CELLS].clone() for x in (rollout.obs, rollout.action, rollout.final_obs))
+    return StoredPhase(obs, action, done, final_obs, state.phase, steps_before)
 
 
 def passed(steps: int, before: int, total: int) -> bool:

@@ -16,14 +16,14 @@ import optuna
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
-from ...errors import UsageError
+from ...errors import UsageError, printable
 from ...files import write_file
 from ...logging.report import write_page
 from ...logging.report.sweep import SweepFigure, SweepRecord, TrialRow, sweep_page
 from ...training.config import Config, config_classes
 from ...training.run_directory import reason
 from ...types import Settings
-from .slots import SCORES, WORKER, TrialSlots, outcome_of
+from .slots import OWN, SCORES, WORKER, TrialSlots, outcome_of
 from .worker import Objective
 
 BEST, PAGE = "best.yaml", "sweep.html"
@@ -84,7 +84,8 @@ class SweepOutputs:
         settings = {"env": config.env, "algo": config.algo, **{name: flat[name] for name in names}}
         scores = ", ".join(f"{score:.6g}" for score in trial.user_attrs.get(SCORES, []))
         title = f"# Trial {trial.number} of {self.slots.study.study_name}: score {trial.value:.6g}, the mean over seeds"
-        return f"{title} ({scores}).\n# {self.train_best_command} --seed 1\n{yaml.safe_dump(settings, sort_keys=False)}"
+        own = f" {printable(str(trial.user_attrs[OWN]))[:40]}." if OWN in trial.user_attrs else ""
+        return f"{title} ({scores}).{own}\n# {self.train_best_command} --seed 1\n{yaml.safe_dump(settings, sort_keys=False)}"
 
     def page_data(self, best: FrozenTrial | None, status: str) -> SweepRecord:
         """The data of the sweep's page."""
@@ -115,6 +116,7 @@ def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
         failed=trial.state == TrialState.FAIL,
         how=outcome_of(trial),
         scores=[float(score) for score in trial.user_attrs.get(SCORES, [])],
+        own=printable(str(trial.user_attrs.get(OWN, "")))[:40],
         settings={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
         seconds=seconds,
         worker=f"{worker.get('host', '?')} {worker.get('pid', '')}" if worker else "",

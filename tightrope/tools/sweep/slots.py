@@ -35,8 +35,8 @@ from ...types import Settings
 from .space import Space, decode
 
 # attributes of trials, by their names in saved studies
-SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES = "place", "beat", "worker", "outcome", "scores"
-ATTRIBUTES = {SLOT: int, WORKER: dict, OUTCOME: str, SCORES: list}
+SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES, OWN = "place", "beat", "worker", "outcome", "scores", "own"
+ATTRIBUTES = {SLOT: int, WORKER: dict, OUTCOME: str, SCORES: list, OWN: str}
 FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be sampled
 DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes
 FAILED, GIVEN_UP = "failed", "given up"  # beginnings of outcomes

@@ -17,12 +17,12 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from ...engine import shared_cores, stream_seed
-from ...errors import NotFinite, UsageError, raised
+from ...errors import NotFinite, UsageError, in_unit, raised
 from ...training.evaluate import Evaluation
 from ...training.signals import Interrupted, Interrupts
 from ...training.trainer import Outcome
 from ...types import Settings
-from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
+from .slots import DEAD, FAILED, OUTCOME, OWN, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
 from .space import Space, decode, fit_divisors
 from .storage import STORAGE_ERRORS
 
@@ -102,25 +102,28 @@ class Objective:
         for evaluation in range(1, self.evaluations + 1):
             steps, last = total * evaluation // self.evaluations, evaluation == self.evaluations
             with as_trial_error():
-                scores = [self.train_one(agent, None if last else steps, interrupts) for agent in agents]
+                found = [self.train_one(agent, None if last else steps, interrupts) for agent in agents]
+                scores = [one.mean for one in found]
             if not math.isfinite(sum(scores)):  # Optuna would fail the trial
                 raise NotFinite(f"scores {', '.join(map(str, scores))} after {steps:,} steps")
             score = float(np.mean(scores))
             trial.set_user_attr(SCORES, scores)
+            if found[0].measured is not None:
+                trial.set_user_attr(OWN, in_unit(float(np.mean([one.measured for one in found])), found[0].unit))
             trial.report(score, evaluation)
             if not last and trial.should_prune():
                 trial.set_user_attr(OUTCOME, f"pruned at {evaluation} of {self.evaluations}")
                 raise optuna.TrialPruned
         return score
 
-    def train_one(self, agent: Learner, until: int | None, interrupts: Interrupts) -> float:
+    def train_one(self, agent: Learner, until: int | None, interrupts: Interrupts) -> Evaluation:
         """Train an agent to `until` steps, or to its end, and return its score."""
         if not agent.finished:
             signal = agent.train(quiet=True, until=until).interrupted or interrupts.received
             if signal is not None:
                 raise Interrupted(signal)
         try:
-            score = agent.evaluate(int(self.defaults["eval_episodes"])).mean
+            score = agent.evaluate(int(self.defaults["eval_episodes"]))
         except (KeyboardInterrupt, SystemExit):  # a signal during the evaluation
             if interrupts.received is None:
                 raise
@@ -214,7 +217,8 @@ class Worker:
         taken = "other processes took this one for dead, and try its settings again"
         outcome = taken if outcome_of(trial) == DEAD else outcome_of(trial)
         scores = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
-        score = "" if trial.value is None else f", score {trial.value:.4g} ({scores})"
+        own = f", {own}" if (own := trial.user_attrs.get(OWN)) else ""
+        score = "" if trial.value is None else f", score {trial.value:.4g} ({scores}){own}"
         best = self.slots.best()
         lead = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
         progress = f"in {seconds:.1f} s; {self.slots.done()} of {self.slots.count} done"
