@@ -239,6 +239,7 @@ WRONG: list[tuple[str, Own, str]] = [
     ("collect", collect_with("    return obs", "    pass"), "it returns nothing: end with return obs"),
     ("collect", collect_with("noise.reset[t]", "noise.resets[t]"), "AttributeError: 'Noise' object has no attribute 'resets'"),
     ("vpg_phase", vpg_phase_with("    return exercises.vpg_metrics(state, batch, rows)\n", ""), "it returns nothing: end with"),
+    ("vpg_phase", vpg_phase_with("state.env.reset(noise=noise.start)", "state.obs"), "obs[0] is where the last rollout ended"),
     ("vpg_phase", vpg_phase_with("returns - timestep_mean(returns, alive)", "returns"), "no baseline is subtracted"),
     ("ppo_phase", changed("a.std() + 1e-8", "a.var() + 1e-8"), "divided by the variance"),
     ("ppo_phase", changed("        minibatch.advantage = (a - a.mean()) / (a.std() + 1e-8)\n", ""), "not standardised"),

@@ -92,6 +92,8 @@ def rollout_stage(one: OnePhase) -> Iterator[str]:
     r, env, old = one.rollout, one.state.env.spawn(one.state.env.num_envs, 0), one.old_policy
     env.load_state_dict(one.env_before)
     obs = env.reset(noise=one.noise.start) if one.config.by_trajectory else one.obs_before
+    if one.config.by_trajectory and not agrees(r.obs[0], obs) and agrees(r.obs[0], one.obs_before):
+        yield "obs[0] is where the last rollout ended: VPG begins each rollout with state.env.reset(noise=noise.start)"
     for t in range(len(r.reward)):
         if t and agrees(r.obs[t], r.obs[t - 1]) and not agrees(r.obs[t], obs):
             again = f"obs[{t}] is that of step {t - 1} again: the policy must see what the step led to"
