@@ -185,7 +185,7 @@ def evaluations(scores: Sequence[ScoreRecord]) -> str:
         return [f"{score.step:,}", *numbers, f"{score.episodes:,}" if score.episodes else NO_NUMBER]
 
     order = list(reversed(range(len(scores))))[:LISTED]
-    head = ["steps", "mean return", "deviation", "range", "mean length", *["in the task's unit"] * unit, "episodes"]
+    head = ["steps", "mean return", "deviation", "range", "mean length", *["own unit"] * unit, "episodes"]
     content = table("Evaluations", head, [cells(scores[i]) for i in order], [i == best for i in order])
     return section("evaluations", "Evaluations", content, "Greedy, on fresh environments. The best is highlighted.")
 

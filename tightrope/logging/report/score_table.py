@@ -43,7 +43,7 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
         "95 % interval",
         "range",
         "",
-        *["in the task's unit"] * any(own),
+        *["own unit"] * any(own),
         *["solved"] * any(solved),
     ]
     source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
