@@ -14,6 +14,8 @@ from ..envs import ENVS, choose
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..play.page import save_game
+from ..population.page_data import PAGE, write_population_page
+from ..population.record import read_record
 from ..saved import load, load_policy
 from ..training.export import check_file
 from ..training.own_network import import_memory
@@ -197,9 +199,14 @@ def report_main(options: ReportOptions) -> int:
     """Write a page about a run, or a comparison of several. The page works in any browser without a network.
 
     The page of one run also plays its policy, as `tightrope play` does, if its environment is one of Tightrope's tensors.
-    Runs that differ only in their seed are one group, shown by their mean.
+    Runs that differ only in their seed are one group, shown by their mean. The directory of a population gives its page.
     Example: tightrope report runs/a runs/b --out both.html
     """
+    if len(options.run) == 1 and (record := read_record(options.run[0])) is not None:
+        if options.out is not None:
+            raise UsageError(f"out {options.out} is not possible for a population: its page is {PAGE} in its directory")
+        print(printable(str(write_population_page(record, options.run[0]))))
+        return 0
     if len(options.run) == 1:
         record_game(options.run[0])
     print(printable(str(write_report(list(options.run), options.out))))

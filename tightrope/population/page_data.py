@@ -12,7 +12,6 @@ from ..logging.metrics import RETURN, Columns, read_rows
 from ..logging.report import write_page
 from ..logging.report.population import AgentRow, PopulationPage, TakeoverRow, population_page
 from ..logging.report.statistics import Curve, smooth
-from ..tools.sweep.space import Range, Space
 from ..training.run_directory import METRICS
 from ..types import Settings
 from .record import AgentRecord, PopulationRecord, plain_tree
@@ -22,22 +21,23 @@ PAGE = "population.html"
 MAX_CURVES = 256  # agents whose curves are read
 
 
-def write_population_page(record: PopulationRecord, folder: Path, space: Space, running: bool = False) -> Path:
+def write_population_page(record: PopulationRecord, folder: Path, running: bool = False) -> Path:
     """Write the page of a population, and return its path. UsageError without plotly."""
     try:
-        write_page(folder / PAGE, population_page(page_of(record, folder, space, running)))
+        write_page(folder / PAGE, population_page(page_of(record, folder, running)))
     except RuntimeError as error:  # no plotly
         raise UsageError(str(error)) from None
     return folder / PAGE
 
 
-def page_of(record: PopulationRecord, folder: Path, space: Space, running: bool) -> PopulationPage:
+def page_of(record: PopulationRecord, folder: Path, running: bool) -> PopulationPage:
     ranked = sorted(record.agents, key=lambda agent: (-agent.rank, agent.number))
     step = -(-len(ranked) // MAX_CURVES)
     curves = {agent.number: curve for agent in ranked[::step] if (curve := curve_of(agent_dir(folder, agent.number)))}
     first = {one.agent: one.before for one in reversed(record.lineage)}
     done, scored = record.round == record.rounds, ranked[0].score is not None
-    varied = [(name, json.dumps(plain_tree(x.as_yaml())), isinstance(x, Range) and x.log) for name, x in space.items()]
+    entries = record.vary.items()
+    varied = [(name, json.dumps(entry), isinstance(entry, dict) and bool(entry.get("log"))) for name, entry in entries]
     return PopulationPage(
         env=record.env, algo=record.algo, status="ended" if done else "running" if running else "stopped",
         steps=0, round=record.round, rounds=record.rounds, varied=varied,

@@ -179,7 +179,7 @@ class Population:
         """Write the page of the population. An error is only a warning: the runs are there."""
         assert self.run_dir is not None
         try:
-            write_population_page(self.record, self.run_dir, self.space, running)
+            write_population_page(self.record, self.run_dir, running)
         except (UsageError, OSError) as error:
             print_line(f"warning: the population has no page: {printable(str(error))}", error=True)
 
