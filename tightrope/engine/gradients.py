@@ -170,14 +170,12 @@ class RecordedGradients:
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
             found = self.find(BlockGradient, gradient, loss, policy, like, grad)
         if found is None:
-            found = self.find(RecordedGradient, gradient, loss, policy, batch, grad)
+            known = self.kept.get((RecordedGradient, type(batch), shapes_of(columns)))
+            found = known or self.find(RecordedGradient, gradient, loss, policy, batch, grad)
         return gradient(given, policy, batch) if found is None else found(columns)
 
     def find(self, kind: type[Any], gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Return the recording for batches of this shape, or None."""
-        key = kind, type(batch), shapes_of(columns_of(batch))
-        if (known := self.kept.get(key)) is not None:
-            return known
 
         def make() -> Any:
             found, refusal = attempted(
@@ -187,6 +185,7 @@ class RecordedGradients:
                 self.tell(loss, policy, refusal)
             return found
 
+        key = kind, type(batch), shapes_of(columns_of(batch))
         found = self.kept.find(key, make)
         if found is None and kind is RecordedGradient and key not in self.kept:
             self.tell(loss, policy, "its batches have too many shapes")
