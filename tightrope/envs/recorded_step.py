@@ -8,6 +8,7 @@ change the environment or draw random numbers run on tensors, as on a device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ class RecordedStep:
         self.with_memory: RecordedStep | None = None  # the same over rows with the state of a memory
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
-        options: dict[str, Any] = dict(exact=True, banned=kept, compiled=compiled)
-        self.transition = RecordedFunction(self.advanced, (env.state, action), **options)
-        self.restart = RecordedFunction(self.restarted, (env.state, over, noise, action), **options)
+        record = partial(RecordedFunction, exact=True, banned=kept, compiled=compiled)
+        self.transition = record(self.advanced, (env.state, action))
+        self.restart = record(self.restarted, (env.state, over, noise, action))
         self.sums = np.empty(env.num_envs, np.float32)
 
     def advanced(self, state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
