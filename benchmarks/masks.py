@@ -2,6 +2,7 @@
 
     python benchmarks/masks.py                        # Taxi, whose info has a mask; about five minutes on one core
     python benchmarks/masks.py --seeds 1 --steps 100000
+    python benchmarks/masks.py cost                   # what the code for masks costs where there are none; half a minute
 
 MaskablePPO needs `pip install sb3-contrib`. Times are processor seconds, with one thread. Scores are greedy means over 100
 episodes.
@@ -10,8 +11,11 @@ episodes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import torch
@@ -66,11 +70,64 @@ def theirs(seed: int, steps: int) -> tuple[float, float]:
     return sum(returns) / EPISODES, time.process_time() - began
 
 
+def cost() -> None:
+    """The share of training CartPole, which has no masks, that is spent in functions for masks.
+
+    Each call of them is timed. Its fastest time, which other programs disturb least, times the number of calls, is compared
+    with the fastest of three whole runs: so shares far below the noise of a whole run can be told apart.
+    """
+    from tightrope.envs import recorded_step, tensor
+    from tightrope.envs.adapters import gym_envs
+    from tightrope.models import ActorCritic
+    from tightrope.training import scoring
+
+    parts: list[tuple[Any, str]] = [
+        (recorded_step, "check_masks"), (tensor, "check_masks"), (tensor, "with_parts"), (gym_envs, "check_mask_rows"),
+        (scoring, "mask_in_info"), (ActorCritic, "_prepare"),
+    ]  # fmt: skip
+    for backend, steps in (("tensor", 200_000), ("gymnasium", 40_000)):
+        for algo in (tr.PPO, tr.VPG):
+            settings: dict[str, Any] = dict(
+                backend=backend, total_timesteps=steps, device="cpu", threads=1, eval_every=0, stop_at_return=None
+            )
+            times = []
+            for _ in range(3):
+                agent, began = algo("CartPole-v1", **settings), time.process_time()
+                agent.learn(quiet=True)
+                times.append(time.process_time() - began)
+            calls: dict[str, list[int]] = {}
+            with contextlib.ExitStack() as stack:
+                for owner, name in parts:
+                    found = calls.setdefault(f"{owner.__name__.rpartition('.')[2]}.{name}", [])
+                    stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name), found)))
+                algo("CartPole-v1", **settings).learn(quiet=True)
+            spent = {name: len(found) * min(found) / 1e9 for name, found in calls.items() if found}
+            counts = ", ".join(f"{name} {len(found):,} calls" for name, found in calls.items() if found)
+            print(f"{algo.__name__}, {backend}: {100 * sum(spent.values()) / min(times):.2f} % ({counts})", flush=True)
+
+
+def timed(function: Callable[..., Any], found: list[int]) -> Callable[..., Any]:
+    """The function, which adds the nanoseconds of each call to a list."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            found.append(time.perf_counter_ns() - began)
+
+    return call
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("cost",))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200_000)
     args = parser.parse_args()
+    if args.what == "cost":
+        cost()
+        return
     spent = {"ours": 0.0, "theirs": 0.0}
     for seed in range(1, args.seeds + 1):
         for name, train in (("ours", ours), ("theirs", theirs)):

@@ -37,33 +37,30 @@ def scores(seeds: int) -> None:
             print(f"{task} memory {memory}: {found}, {statistics.median(seconds):.0f} s a seed", flush=True)
 
 
-def phase_seconds(**settings: Any) -> float:
-    """Processor seconds of a phase of PPO on CartPole with its preset: the fastest, which other programs disturb least."""
-    rows = 1024
-    agent = tr.PPO(
-        "CartPole-v1", total_timesteps=rows * PHASES, eval_every=0, stop_at_return=None, device="cpu", **settings
-    )
-    torch.set_num_threads(1)
-    times, began = [], time.process_time()
-    for _ in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
-        now = time.process_time()
-        times.append(now - began)
-        began = now
-    return min(times[WARM_UP:])
-
-
 def cost() -> None:
-    """The time of a step against a multilayer perceptron of the same hidden layers."""
-    rows = 1024
-    for sizes in ((32, 32), (64, 64)):
-        for share in (False, True):
-            common: dict[str, Any] = dict(hidden_sizes=sizes, share_trunk=share)
-            plain = phase_seconds(**common)
-            words = f"hidden_sizes {list(sizes)}, {'shared' if share else 'separate'} trunks"
-            print(f"{words}: {1e6 * plain / rows:.1f} us a step", flush=True)
-            for memory in ("gru", "mingru", "lstm"):
-                own = phase_seconds(memory=memory, **common)
-                print(f"  memory {memory} of 64: {1e6 * own / rows:.1f} us, {own / plain:.1f} times", flush=True)
+    """The time of a step against a multilayer perceptron of the same hidden layers.
+
+    Their phases are run in turn, and the fastest of each counts, which other programs disturb least."""
+    torch.set_num_threads(1)
+    for share in (False, True):
+        loops, times, rows = {}, dict[str | None, list[float]](), 1
+        for memory in (None, "gru", "mingru", "lstm"):
+            agent = tr.PPO(
+                "CartPole-v1", total_timesteps=1024 * 1000, eval_every=0, stop_at_return=None, device="cpu", memory=memory,
+                hidden_sizes=(64, 64), share_trunk=share,
+            )  # fmt: skip
+            rows = agent.config.algorithm.batch_size
+            loops[memory], times[memory] = ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm), []
+        for phase in range(PHASES):
+            for memory, loop in loops.items():
+                began = time.process_time()
+                next(loop)
+                times[memory] += [time.process_time() - began] if phase >= WARM_UP else []
+        plain = min(times[None])
+        print(f"hidden_sizes [64, 64], {'shared' if share else 'separate'} trunks: {1e6 * plain / rows:.1f} us a step")
+        for memory in [*times][1:]:
+            own = min(times[memory])
+            print(f"  memory {memory} of 64: {1e6 * own / rows:.1f} us, {own / plain:.1f} times", flush=True)
 
 
 def sb3(seeds: int) -> None:

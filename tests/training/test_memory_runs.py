@@ -114,6 +114,8 @@ def test_the_forms_of_a_state() -> None:
     singles = [mine.predict([0.0, 0.0, 0.0, 0.0], row)[1] for row in batch.numpy()]
     np.testing.assert_allclose(mine.predict(torch.zeros(3, 4), batch)[1], np.stack(singles), atol=1e-6)
     assert "state has shape (3,): give (1, 16)" in refusal(mine.predict, [0.0] * 4, [0.0, 1.0, 2.0])
+    assert "state 'x' is not numbers: give (1, 16)" in refusal(mine.predict, [0.0] * 4, "x")
+    assert "state has numbers that are not finite" in refusal(mine.predict, [0.0] * 4, [float("nan")] * 16)
     assert "give deterministic=True by name" in refusal(mine.predict, [0.0] * 4, True)
     assert "this policy has no memory" in refusal(agent(memory=None).predict, [0.0] * 4, np.zeros(16))
 

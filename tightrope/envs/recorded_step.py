@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ class RecordedStep:
         self.seen: list[object] | None = None  # what the methods could read in classes when they were compared
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
-        options: dict[str, Any] = dict(exact=True, banned=kept, compiled=compiled)
-        self.transition = RecordedFunction(self.advanced, (env.state, action), **options)
-        self.restart = RecordedFunction(self.restarted, (env.state, over, noise, action), **options)
+        record = partial(RecordedFunction, exact=True, banned=kept, compiled=compiled)
+        self.transition = record(self.advanced, (env.state, action))
+        self.restart = record(self.restarted, (env.state, over, noise, action))
         self.sums = np.empty(env.num_envs, np.float32)
 
     def advanced(self, state: Tensor, action: Tensor) -> tuple[Tensor, ...]:

@@ -79,12 +79,13 @@ def find_action_mask(env: object) -> str | None:
     return None
 
 
-def workers_have_masks(vector: Any) -> bool:
+def workers_have_masks(vector: object) -> bool:
     """Whether the environments of a vector environment, which may live in other processes, have a method action_masks()."""
-    if not hasattr(vector, "num_envs") or not hasattr(type(vector), "call"):
+    call = getattr(vector, "call", None)
+    if not hasattr(vector, "num_envs") or call is None:
         return False
     with contextlib.suppress(Exception):  # a dead worker is reported by the next step
-        return bool(vector.call("has_wrapper_attr", "action_masks")[0])
+        return bool(call("has_wrapper_attr", "action_masks")[0])
     return False
 
 

@@ -66,7 +66,13 @@ def state_rows(rows: MemoryRows, state: object, batch: Tensor) -> Tensor:
     size = len(batch), rows.state_size
     if state is None:
         return torch.zeros(size, device=batch.device)
-    found = torch.as_tensor(state, dtype=torch.float32, device=batch.device)
+    try:
+        found = torch.as_tensor(state, dtype=torch.float32, device=batch.device)
+    except (TypeError, ValueError, RuntimeError):
+        shown = f"{state!r:.60}".splitlines()[0]
+        raise UsageError(f"state {shown} is not numbers: give {size}, as predict returned it, or None") from None
+    if not found.isfinite().all():
+        raise UsageError("state has numbers that are not finite: give it as predict returned it, or None")
     if found.shape not in (size, size[1:] if len(batch) == 1 else size):
         shape = tuple(found.shape)
         raise UsageError(f"state has shape {shape}: give {size}, as predict returned it, or None where episodes start")
