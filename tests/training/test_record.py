@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import av
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from run_helpers import Plain, refusal
 
 import tightrope as tr
+from tightrope.envs.adapters.gym_drawing import pictures
+from tightrope.envs.adapters.mujoco import choose_opengl
 from tightrope.errors import UsageError
 from tightrope.logging import Clip
 from tightrope.training.video import HOLD, Shot, Stage
@@ -188,6 +191,27 @@ def test_mujoco_without_a_screen(tmp_path: Path) -> None:
     _, frames = decode(film.path)
     assert frames[0].shape == (504, 480, 3)
     assert frames[0].std() > 10
+
+
+@pytest.mark.parametrize("chosen", [{}, {"camera_id": -1}])
+def test_the_camera_follows_a_hopper_unless_another_is_chosen(chosen: dict[str, int]) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    choose_opengl()
+    env = gymnasium.make("Hopper-v5", render_mode="rgb_array", **chosen)
+    try:
+        env.reset(seed=0)
+        frames = []
+        for place in (0.0, 15.0):
+            env.unwrapped.data.qpos[0] = place  # type: ignore[attr-defined]
+            mujoco.mj_forward(env.unwrapped.model, env.unwrapped.data)  # type: ignore[attr-defined]
+            frames.append(pictures("Hopper-v5", [env])[0].astype(int))
+    except UsageError as error:
+        pytest.skip(str(error))
+    finally:
+        env.close()
+    red = [int(((x[..., 0] > 1.3 * x[..., 2]) & (x[..., 0] > 100)).sum()) for x in frames]  # pixels of the hopper
+    assert red[0] > 100
+    assert (red[1] > 100) == (not chosen)
 
 
 class Signalled(tr.envs.CartPole):

@@ -19,6 +19,8 @@ from .mujoco import rendering_problem
 
 def pictures(name: str, envs: Sequence[SingleEnv]) -> Array:
     """One frame of each; UsageError if there is none."""
+    for env in envs:
+        follow_body(env)
     try:
         frames: list[Any] = [env.render() for env in envs]
     except NotImplementedError:
@@ -30,6 +32,16 @@ def pictures(name: str, envs: Sequence[SingleEnv]) -> Array:
             f"env {name!r} does not draw itself: give it a render() that returns pixels (H, W, 3) in render_mode 'rgb_array'"
         )
     return np.stack([shrink(frame) for frame in frames])
+
+
+def follow_body(env: SingleEnv) -> None:
+    """Let the camera of a MuJoCo environment follow the body, if its model has such a camera and no other was chosen."""
+    renderer, spec = getattr(env.unwrapped, "mujoco_renderer", None), env.spec
+    if getattr(renderer, "camera_id", None) != -1 or (spec and {"camera_id", "camera_name"} & {*spec.kwargs}):
+        return
+    import mujoco
+
+    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1 without one
 
 
 def in_drawing_mode(env: SingleEnv, drawn: bool, factory: Callable[..., Any] | None = None) -> SingleEnv:
