@@ -106,7 +106,7 @@ MUTATIONS = (
              "columns = (self.obs, self.action, self.log_prob, self.value, advantage, target)\n        batch",
              "columns = (self.obs, self.action, self.log_prob, self.value, advantage.t(), target)\n        batch",
              "advantages of a minibatch"),
-    Mutation("minibatches are not shuffled", "types", "return keys[:, : len(self)].argsort()",
+    Mutation("minibatches are not shuffled", "types", "return sorted_places(keys[:, : len(self)])",
              "return torch.zeros_like(keys[:, : len(self)]).argsort(stable=True)",
              "shuffle them"),
     Mutation("terminated and truncated are merged", "engine.collect",

@@ -29,7 +29,8 @@ class OneVideo(Callback):  # of phase 2, known when phase 4 has begun
             self.call("on_video", path, self.steps)
 
 def with_video(*given):
-    return [OneVideo(given[-1]), *built_in_callbacks(*given)]
+    call = given[6]
+    return [OneVideo(call), *built_in_callbacks(*given)]
 
 tightrope.training.trainer.built_in_callbacks = with_video
 tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN = 1
