@@ -2,7 +2,7 @@
 
 A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and the environment:
 
-    eager, on the CPU   functions are recorded once and replayed as NumPy calls; the rest runs in plain PyTorch
+    eager, on the CPU   functions are recorded once and replayed as compiled C or NumPy calls; the rest runs in plain PyTorch
     eager, elsewhere    plain PyTorch, with kernels for the layers and gradients of multilayer perceptrons on CUDA
     compile             the functions that do the arithmetic are compiled by torch.compile
     graph               a whole phase is one CUDA graph; if environments are not tensors, acting and learning are graphs

@@ -12,7 +12,7 @@ typedef void product_f(long, long, long, const float *, long, long, const float 
 typedef void dots_f(long, long, long, const float *, long, const float *, long, float *, long, long);
 static const float one = 1;
 
-/* elementwise functions of floats, within 2 units in the last place ---------------------------------------------------- */
+/* elementwise functions of floats, within 3 units in the last place ---------------------------------------------------- */
 
 INLINE float bits_to_float(unsigned x) {
   float y;
