@@ -10,6 +10,7 @@ from torch import Tensor
 
 SHORT = 64  # entries: rows up to this size are copied entry by entry on a GPU
 ALIGNMENT = 64  # bytes
+MOST_SORTED = 4096  # random keys of longer rows are often equal
 
 
 def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -25,11 +26,10 @@ def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.de
 def sorted_places(keys: Tensor) -> Tensor:
     """Return keys.argsort() of keys (K, B) that are not negative. On the CPU, NumPy sorts numbers made of a key and its place,
     which is many times faster; rows with equal keys are left to torch, whose order among them may be any."""
-    if keys.device.type != "cpu" or keys.dtype != torch.float32:
+    if keys.device.type != "cpu" or keys.dtype != torch.float32 or keys.shape[1] > MOST_SORTED:
         return keys.argsort()  # all at once: on a GPU, many sorts cost little more than one
-    bits = (
-        np.ascontiguousarray(keys.numpy()).view(np.int32).astype(np.int64)
-    )  # floats that are not negative sort by their bits
+    # floats that are not negative sort by their bits
+    bits = np.ascontiguousarray(keys.numpy()).view(np.int32).astype(np.int64)
     whole = (bits << 32) | np.arange(keys.shape[1])
     whole.sort(1)
     order, sorted_bits = torch.from_numpy(whole & 0xFFFFFFFF), whole >> 32
@@ -43,7 +43,9 @@ def rows_at(column: Tensor, index: Tensor) -> Tensor:
     """Return column[index]. NumPy copies whole rows. On a GPU short rows are copied entry by entry: torch would use a block of
     threads for each row."""
     if column.device.type == "cpu" and not column.requires_grad:
-        return torch.from_numpy(column.numpy().take(index.numpy(), 0))
+        out = torch.empty((*index.shape, *column.shape[1:]), dtype=column.dtype)  # aligned, as NumPy's memory is not
+        column.numpy().take(index.numpy(), 0, out.numpy(), "clip")  # without "clip" NumPy would copy twice
+        return out
     width = column[0].numel()
     if not column.is_cuda or not 1 < width <= SHORT:
         return column[index]

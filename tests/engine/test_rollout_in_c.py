@@ -106,6 +106,19 @@ def test_a_method_that_was_replaced_between_rollouts_counts(memory: str | None) 
         Paid.reward = lambda self, state, action, next_state: torch.full_like(state[:, 0], 5.0)  # type: ignore[method-assign]
 
 
+def test_a_method_of_one_environment_may_read_what_changes() -> None:
+    paid = [2.0]
+    env: Any = tr.envs.CartPole(3)
+    env.reward = lambda state, action, next_state: torch.full_like(state[:, 0], paid[0])
+    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,)))
+    rollout, obs = Rollout.allocate(8, env), env.reset(seed=1)
+    for wanted in (2.0, 5.0):
+        paid[0] = wanted
+        noise = draw_noise(env, policy.head.noise, 8, (1, 1), 0, 0)
+        obs, _ = Runtime(compiles_recordings=True).collect(env, policy, rollout, obs, noise)
+        assert (rollout.reward == wanted).all()
+
+
 def test_numbers_that_are_not_finite_reach_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MIN_CALLS", 0)
 

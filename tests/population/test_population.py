@@ -15,6 +15,7 @@ from run_helpers import start_command
 import tightrope as tr
 from tightrope.engine import gradients, threads
 from tightrope.errors import UsageError
+from tightrope.population import exploit, turns
 from tightrope.population.record import FILE
 
 TINY = dict(total_timesteps=1024, num_envs=8, num_steps=32, num_minibatches=2, update_epochs=2, eval_episodes=4)
@@ -116,6 +117,21 @@ def test_an_agent_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "not finite" in (tmp_path / "population.html").read_text()
 
 
+@pytest.mark.parametrize(("error", "stopped"), [(ValueError("of the user"), False), (SystemExit(143), True)])
+def test_an_error_or_a_signal_in_an_evaluation_ends_a_turn(
+    error: BaseException, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(turns, "greedy_score", broken)
+    found = turns.Turns(lambda settings: tr.PPO("CartPole-v1", **TINY, **settings)).take(
+        turns.Turn(0, tmp_path / "run", {}), lambda progress: None, lambda: False
+    )
+    assert (found.steps, found.stopped) == (1024, stopped)
+    assert ("ValueError: of the user" in found.failed) != stopped
+
+
 def test_the_best_agent_is_an_ordinary_run(tmp_path: Path) -> None:
     population = tr.Population("CartPole-v1", 2, {"ent_coef": (0, 0.02)}, **TINY).learn(tmp_path, jobs=1, quiet=True)
     best = population.results[0]
@@ -200,6 +216,15 @@ def test_a_takeover_copies_the_network_and_keeps_the_environments(tmp_path: Path
     assert (changes[0].step, changes[0].saved()["to"]) == (256, one.after["learning_rate"])
     page = (tmp_path / "population.html").read_text()
     assert "Who descends from whom" in page
+
+
+def test_explored_settings_that_are_invalid_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exploit, "explored", lambda space, settings, random: {"learning_rate": -1.0})
+    population = tr.Population("CartPole-v1", 3, {"learning_rate": (1e-3, 1e-2)}, **EXPLOITING, **TINY)
+    population.learn(tmp_path, quiet=True, jobs=1)
+    assert population.record.lineage
+    assert all(one.after["learning_rate"] > 0 for one in population.record.lineage)
+    assert not any(agent.failed for agent in population.agents)
 
 
 @pytest.mark.parametrize(

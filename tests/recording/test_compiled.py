@@ -28,6 +28,7 @@ from tightrope.recording.compiler import (
     stored,
 )
 from tightrope.recording.emitted import emitted, source, sums_in_products
+from tightrope.recording.memory import owned
 from tightrope.recording.reductions import product_and_sum
 
 TEXT = "int f(int x) {{ return x + {}; }}\n"
@@ -128,8 +129,10 @@ def test_a_sum_stays_by_itself_where_joining_it_would_change_what_is_read() -> N
         [dot, call_of(np.multiply, b, b, c), add],
         [dot, call_of(np.add, product, c[::-1], c)],
         [call_of(np.copyto, product, c, written=0), dot, add],
+        [call_of(np.dot, a, b, a), call_of(np.add, a, c, a)],
     ):
         assert sums_in_products(calls) == calls
+    assert sums_in_products([dot, add], {owned(product).start}) == [dot, add]  # others read the product
 
 
 @pytest.mark.usefixtures("c_compiler")

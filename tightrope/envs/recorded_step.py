@@ -34,7 +34,10 @@ class RecordedStep:
     def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool = False) -> None:
         self.env, self.compiled = env, compiled
         self.verified = False  # whether the methods are known to do what was recorded
-        self.with_memory: RecordedStep | None = None  # the same over rows with the state of a memory
+        self.with_memory: RecordedStep | None = (
+            None  # the same over rows with the state of a memory; None if impossible
+        )
+        self.memory_rows: object = None  # those for which `with_memory` was made
         self.seen: list[object] | None = None  # what the methods could read in classes when they were compared
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
@@ -105,10 +108,13 @@ class RecordedStep:
 
 
 def class_values(env: object) -> list[object] | None:
-    """Return all attributes of the environment's classes and all variables of their modules; None if a class is not of this
-    package: its methods may read anything."""
+    """Return all attributes of the environment's classes and all variables of their modules. None if methods may read anything
+    else: if a class is not of this package, or the environment itself has a function or a container."""
     classes = type(env).__mro__[:-1]
-    if not all(x.__module__.startswith(PACKAGE) for x in classes):
+    own = [value for name, value in vars(env).items() if name != "_recorded_step"]
+    if any(callable(x) or isinstance(x, (list, dict, set)) for x in own) or not all(
+        x.__module__.startswith(PACKAGE) for x in classes
+    ):
         return None
     modules = [vars(sys.modules[x.__module__]) for x in classes]
     return [value for names in (*map(vars, classes), *modules) for value in names.values()]

@@ -228,7 +228,7 @@ class TensorEnv:
 
     def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
         """Step with the recording of the methods, which is faster with few rows; None if there is none. It is verified again
-        when an attribute was set, and at each reset and rollout: methods may read the class."""
+        when an attribute was set, at each reset, and at a rollout if what its classes hold may have changed."""
         try:
             step = verified_step(self, action, noise)
             with np.errstate(all="ignore"):  # the guard of training reports numbers that are not finite

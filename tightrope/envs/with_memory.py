@@ -86,9 +86,8 @@ class EnvWithMemory:
 
     def _joined(self, step: Step, state: Tensor) -> Step:
         done = step.terminated | step.truncated
-        first = (
-            done if step.valid is None else done | ~step.valid
-        )  # after a step that only reset a row, its episode starts
+        # after a step that only reset a row, its episode starts
+        first = done if step.valid is None else done | ~step.valid
         obs = self.rows.join(step.obs, first, state * (~first).unsqueeze(1))
         return step._replace(obs=obs, final_obs=self.rows.join(step.final_obs, torch.zeros_like(done), state))
 
@@ -124,9 +123,9 @@ class EnvWithMemory:
         if plain is None:
             return None
         found = plain.with_memory
-        known = isinstance(found, StepWithMemory) and found.rows is self.rows
-        if found is None or not (known and found.verify(plain.env.state, action, noise)):
-            make = partial(StepWithMemory, self.rows)
+        tried = plain.memory_rows is self.rows
+        if not tried or (found is not None and not found.verify(plain.env.state, action, noise)):
+            plain.memory_rows, make = self.rows, partial(StepWithMemory, self.rows)
             found = plain.with_memory = tried_step(plain.env, action, noise, True, make)
         return found
 

@@ -157,8 +157,8 @@ class Population:
                 turns = Turns(self.make, env, self.settings.get("network"))
                 with closing(AgentWorkers(turns, jobs, interrupts)) as workers:
                     after = partial(self.write_page, running=True)
-                    algorithm = self.config.algorithm
-                    rounds = PopulationRounds(self.record, folder, self.space, algorithm, workers, lines, after)
+                    lines.steps.update({agent.number: agent.steps for agent in self.agents})
+                    rounds = PopulationRounds(self.record, folder, self.space, self.config, workers, lines, after)
                     rounds.run()
                     rounds.save(wait=True)
             if interrupts.received is not None:

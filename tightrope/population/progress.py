@@ -20,7 +20,15 @@ class PopulationLines:
 
             console = Console(soft_wrap=True, markup=False, emoji=False, highlight=False)
             columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-            self.bar = Progress(*columns, console=console, transient=True)
+            # without a thread, because processes are forked, and without proxies of stdout, which these would inherit
+            self.bar = Progress(
+                *columns,
+                console=console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             self.task = self.bar.add_task("", total=total)
 
     def __enter__(self) -> PopulationLines:
@@ -44,4 +52,4 @@ class PopulationLines:
         """Update the bar to the present steps of all agents."""
         if self.bar is not None:
             done = sum(self.steps.values())
-            self.bar.update(self.task, completed=done, description=f"{done:,} of {self.total:,} steps")
+            self.bar.update(self.task, completed=done, description=f"{done:,} of {self.total:,} steps", refresh=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from ..algorithms import OnPolicyConfig
+from ..errors import UsageError
 from ..tools.sweep.space import Space
 from ..training.checkpoint_reader import CONFIG, has_checkpoints
+from ..training.config import Config
 from ..types import Settings
 from .exploit import takeovers
 from .progress import PopulationLines
@@ -27,10 +29,10 @@ class PopulationRounds:
     """Runs the rounds of a population whose agents have their runs in `folder`."""
 
     def __init__(
-        self, record: PopulationRecord, folder: Path, space: Space, algorithm: OnPolicyConfig, workers: AgentWorkers,
+        self, record: PopulationRecord, folder: Path, space: Space, config: Config, workers: AgentWorkers,
         lines: PopulationLines, after_round: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.record, self.folder, self.space, self.algorithm = record, folder, space, algorithm
+        self.record, self.folder, self.space, self.config = record, folder, space, config
         self.workers, self.lines, self.after_round = workers, lines, after_round
         self.saved = 0.0
 
@@ -57,7 +59,8 @@ class PopulationRounds:
             if not self.take(turns):
                 return False
             for one in pending:
-                record.agents[one.agent].settings = dict(one.after)
+                if not record.agents[one.agent].failed:
+                    record.agents[one.agent].settings = dict(one.after)
             record.is_taken_over = True
             self.save(wait=True)
         return True
@@ -67,7 +70,8 @@ class PopulationRounds:
         round = self.record.round + 1
         until = None
         if round < self.record.rounds:
-            until = max(1, round * self.algorithm.phases // self.record.rounds) * self.algorithm.batch_size
+            algorithm = self.config.algorithm
+            until = max(1, round * algorithm.phases // self.record.rounds) * algorithm.batch_size
         waiting = [
             agent for agent in self.record.agents if not (agent.failed or agent.finished or agent.round >= round)
         ]
@@ -82,10 +86,20 @@ class PopulationRounds:
         for one in takeovers(scores, steps, settings, self.space, record.seed, record.round):
             there = has_run(self.agent_dir(one.agent)) and has_run(self.agent_dir(one.donor))
             if there and not agents[one.agent].finished:
+                if not self.is_valid(one.after):
+                    one = replace(one, after=dict(settings[one.donor]))
                 record.lineage.append(one)
                 record.is_taken_over = False
                 line = f"agent {one.agent} takes over from agent {one.donor}: {in_words(one.after)}"
                 self.lines.say(f"round {record.round}: {line}")
+
+    def is_valid(self, settings: Settings) -> bool:
+        """Whether an agent may have these settings together."""
+        try:
+            self.config.changed(**settings)
+        except UsageError:
+            return False
+        return True
 
     def take(self, turns: list[Turn]) -> bool:
         """Take turns; returns whether all of them ended."""

@@ -19,7 +19,7 @@ from ..engine import State
 from ..envs.attributes import same_plain_attributes
 from ..envs.tensor import UNSAVED
 from ..envs.with_memory import without_memory
-from ..errors import EnvError, NotFinite, UsageError, one_line, printable
+from ..errors import EnvError, NotFinite, UsageError, one_line, printable, raised
 from ..logging import Callback, StateView, StopTraining
 from ..logging.callback import MetricsRow
 from ..logging.metrics import RETURN
@@ -99,8 +99,8 @@ class Turns:
         began = time.process_time()
         try:
             agent = self.agent(turn)
-        except (UsageError, EnvError) as error:
-            return TurnResult(turn.number, 0, failed=printable(one_line(error)))
+        except Exception as error:
+            return TurnResult(turn.number, 0, failed=reason_of(error))
         stopped, failed, score = False, "", None
         with agent:
             self.move_in(agent)
@@ -110,8 +110,10 @@ class Turns:
                 if turn.trains:
                     stopped = self.train(agent, turn, report, is_stopped)
                     score = None if stopped else greedy_score(agent, turn.run_dir)
-            except (UsageError, EnvError, NotFinite) as error:
-                failed = printable(one_line(error))
+            except (KeyboardInterrupt, SystemExit):  # a signal came while the agent was evaluated
+                stopped = True
+            except Exception as error:
+                failed = reason_of(error)
             spent = time.process_time() - began
             return TurnResult(turn.number, agent.steps, agent.finished, score, stopped, failed, spent)
 
@@ -150,6 +152,11 @@ class Turns:
             if isinstance(ours := getattr(home.rollout, f.name), Tensor) and 0 not in ours.stride():
                 ours.copy_(getattr(own.rollout, f.name))
         agent.state = home
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run failed, in one line; with the place of a mistake in the user's code."""
+    return printable(one_line(error) if isinstance(error, UsageError | EnvError | NotFinite) else raised(error))
 
 
 def take_over(agent: Agent, run_dir: Path, donor: Path, changes: Settings) -> None:

@@ -15,7 +15,6 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 
 from ..engine.threads import end_idle_threads
-from ..errors import raised
 from ..processes import fork, kill
 from ..training.signals import Interrupts
 from .turns import Turn, TurnProgress, TurnResult, Turns
@@ -87,9 +86,12 @@ class AgentWorkers:
                 idle = self.forked()
             if idle is None:
                 return
-            idle.turn = waiting.popleft()
-            with suppress(OSError):  # it has just died, which its pipe will tell
-                idle.pipe.send(idle.turn)
+            try:
+                idle.pipe.send(waiting[0])
+            except OSError:  # it has just died
+                self.workers.remove(idle)
+            else:
+                idle.turn = waiting.popleft()
 
     def forked(self) -> ForkedWorker:
         end_idle_threads()
@@ -106,6 +108,8 @@ class AgentWorkers:
             answer: TurnProgress | TurnResult = worker.pipe.recv()
             return answer
         except (EOFError, OSError):
+            if self.is_stopped:
+                return TurnResult(worker.turn.number, 0, stopped=True)
             worker.process.join(LOOK)
             code = worker.process.exitcode or 0
             why = f"of {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
@@ -133,8 +137,4 @@ def serve(turns: Turns, pipe: Connection, stop: Event, others: list[Connection])
         other.close()
     with suppress(EOFError, OSError):
         while (turn := pipe.recv()) is not None:
-            try:
-                result = turns.take(turn, pipe.send, stop.is_set)
-            except Exception as error:
-                result = TurnResult(turn.number, 0, failed=raised(error))
-            pipe.send(result)
+            pipe.send(turns.take(turn, pipe.send, stop.is_set))

@@ -57,7 +57,9 @@ class RecordedFunction:
         calls = needed(recorder.restores + recorder.calls, [*results, *self.writes])
         before, after = split(calls, recorder) if self.steady else ([], calls)
         if compiled:
-            before, after = sums_in_products(before), sums_in_products(after)
+            kept = {owned(x).start for x in (*results, *self.writes)}
+            read_later = {owned(x).start for each in after for x in each.operands}
+            before, after = sums_in_products(before, kept | read_later), sums_in_products(after, kept)
         pinned = [*results, *self.writes, *given, *(x for each in before for x in each.operands)]
         after = MemoryPlan(after, pinned).result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}

@@ -6,7 +6,7 @@ Calls that have no C code, such as torch operations that NumPy lacks, stay Pytho
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,11 +78,11 @@ def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Ca
     return found
 
 
-def sums_in_products(calls: Sequence[Call]) -> list[Call]:
+def sums_in_products(calls: Sequence[Call], kept: Container[int] = ()) -> list[Call]:
     """Return the calls with each product of matrices, to which something is added, as one call.
 
     So a bias needs no second pass over the result, and the gradient of a weight that is used at every step of a sequence is
-    summed where it is computed. The results have the same bits.
+    summed where it is computed. The results have the same bits. `kept` are blocks of memory that others read.
     """
     touched = [accesses(each) for each in calls]
     uses: dict[int, list[int]] = {}
@@ -104,9 +104,8 @@ def sums_in_products(calls: Sequence[Call]) -> list[Call]:
                 continue
             i = earlier[0]
             a, b, _ = calls[i].args
-            if (same_entries(out, product) or uses[block] == [i, j]) and not any(
-                written_between(x, i, j) for x in (a, b, added)
-            ):
+            only_here = uses[block] == [i, j] and block not in kept
+            if (same_entries(out, product) or only_here) and not any(written_between(x, i, j) for x in (a, b, added)):
                 result[j] = call_of(product_and_sum, a, b, added, out)
                 dropped.add(i)
                 break
@@ -120,7 +119,8 @@ def joinable(each: Call, product: Array, added: Array, out: Array) -> bool:
     a, b, _ = each.args
     floats = all(x.dtype == np.float32 for x in (a, b, added, out))
     whole = product.ndim == a.ndim == b.ndim == 2 and product.flags.c_contiguous and out.shape == product.shape
-    return floats and whole and 0 < a.shape[1] <= DEPTH and apart(added, out) and out.flags.c_contiguous
+    separate = not (np.may_share_memory(out, a) or np.may_share_memory(out, b)) and apart(added, out)
+    return floats and whole and 0 < a.shape[1] <= DEPTH and separate and out.flags.c_contiguous
 
 
 def apart(added: Array, out: Array) -> bool:

@@ -37,7 +37,11 @@ def pictures(name: str, envs: Sequence[SingleEnv]) -> Array:
 def follow_body(env: SingleEnv) -> None:
     """Let the camera of a MuJoCo environment follow the body, if its model has such a camera and no other was chosen."""
     renderer, spec = getattr(env.unwrapped, "mujoco_renderer", None), env.spec
-    if renderer is None or getattr(renderer, "camera_id", None) != -1 or (spec and {"camera_id", "camera_name"} & {*spec.kwargs}):
+    if (
+        renderer is None
+        or getattr(renderer, "camera_id", None) != -1
+        or (spec and {"camera_id", "camera_name"} & {*spec.kwargs})
+    ):
         return
     import mujoco
 
