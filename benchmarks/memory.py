@@ -24,12 +24,12 @@ TASKS = {"CartPoleNoVelocity-v0": ("gru", "lstm", "mingru", None), "PendulumNoVe
 PHASES, WARM_UP, EPISODES = 40, 5, 50
 
 
-def scores(seeds: int) -> None:
+def scores(seeds: int, first: int) -> None:
     """Greedy returns of the presets, over 100 episodes, for each seed."""
     for task, memories in TASKS.items():
         for memory in memories:
             found, seconds = [], []
-            for seed in range(1, seeds + 1):
+            for seed in range(first, first + seeds):
                 began = time.process_time()
                 agent = tr.PPO(task, memory=memory, seed=seed, device="cpu", threads=1).learn(quiet=True)
                 seconds.append(time.process_time() - began)
@@ -133,11 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("scores", "cost", "sb3"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1, help="of the scores")
     given = parser.parse_args()
     if given.what in (None, "cost"):
         cost()
     if given.what in (None, "scores"):
-        scores(given.seeds)
+        scores(given.seeds, given.first_seed)
     if given.what in (None, "sb3"):
         sb3(given.seeds)
 

@@ -89,7 +89,7 @@ PRESETS: dict[tuple[str, str], Settings] = {
     ),
     ("PendulumNoVelocity-v0", "ppo"): dict(
         total_timesteps=800_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
-        ent_coef=0.0, norm_reward=True, share_trunk=True,
+        ent_coef=0.0, norm_reward=True,
     ),
     **{(task, "ppo"): _RECALL for task in ("Recall10-v0", "Recall50-v0", "TMaze-v0")},
     ("LunarLander-v3", "ppo"): _LUNAR,
