@@ -1,9 +1,11 @@
 """What tests of runs share: starting and advancing them, comparing their states and metrics, forging their checkpoints."""
 
+import importlib.util
 import json
 import sys
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -23,6 +25,17 @@ from forgery import forge, forge_config, forge_tensors, manifest_of, newest
 
 __all__ = ["forge", "forge_config", "forge_tensors", "manifest_of", "newest"]
 AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
+
+
+def loaded(path: Path) -> ModuleType:
+    """A Python file that belongs to no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dataclasses look
+    spec.loader.exec_module(module)
+    return module
 
 
 def start_command(*words: str, **options: Any) -> PythonProcess:

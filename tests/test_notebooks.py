@@ -1,17 +1,16 @@
 """The notebooks run from the first cell to the last, with the assertions inside them, and are clean as they are committed."""
 
 import base64
-import importlib.util
 import io
 import json
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import cv2
 import numpy as np
 import pytest
+from run_helpers import loaded
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -22,16 +21,7 @@ each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.fixture(scope="module")
 def rerun() -> ModuleType:
     pytest.importorskip("nbclient")
-    return loaded("rerun")
-
-
-def loaded(name: str) -> ModuleType:
-    """A file of examples/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "examples" / "rerun.py")
 
 
 def test_there_are_three():
@@ -106,7 +96,7 @@ def test_its_films_run_smoothly(path):
 
 def test_moments_of_a_film_leave_out_its_end_and_its_words():
     pytest.importorskip("av")
-    pictures = loaded("pictures")
+    pictures = loaded(ROOT / "examples" / "pictures.py")
     words, held = 24, 12
     frames = [np.full((80 + words, 160, 3), 10 * i, np.uint8) for i in range(11)]
     strip = pictures.strip(

@@ -1,31 +1,21 @@
 """The site: its pages are described truly to language models, its gallery is whole, and it works from disk."""
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
+from run_helpers import loaded
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def loaded(name: str) -> ModuleType:
-    """A file of docs/make, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / "make" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks = loaded("hooks")
+hooks = loaded(DOCS / "make" / "hooks.py")
 NAV = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
 
 
@@ -49,7 +39,7 @@ def test_llms_txt_names_every_page_by_its_heading():
 
 
 def test_every_policy_of_the_gallery_has_its_picture_and_command():
-    exhibits = loaded("gallery").EXHIBITS
+    exhibits = loaded(DOCS / "make" / "gallery.py").EXHIBITS
     text = (DOCS / "gallery.md").read_text()
     shown = re.findall(r"images/gallery/([\w-]+)\.png.*?tightrope train (\S+)", text, re.DOTALL)
     assert shown == [(name, exhibit.env) for name, exhibit in exhibits.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_helpers import loaded
 from wrong_solutions import RIGHT, ROOT, WRONG, Own, looped_returns
 
 import tightrope as tr
@@ -22,14 +22,7 @@ from tightrope.exercises.phase_check import check_phase
 
 
 def of_the_course(name: str) -> ModuleType:
-    """A file of examples/course/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "course" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "examples" / "course" / f"{name}.py")
 
 
 NAMES = [name.removeprefix("test_") for name in exercises.__all__ if name.startswith("test_")]
