@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 
 GAMMA, LAMBDA = 0.99, 0.95
 CLIP, ENTROPY, VALUE, MAX_NORM = 0.2, 0.01, 0.5, 0.5
-EPOCHS, MINIBATCHES, HIDDEN = 4, 4, 64
+EPOCHS, MINIBATCHES = 4, 4
+HIDDEN = int(os.environ.get("HIDDEN", "64"))  # units of each of the two hidden layers
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
 WIDE_RATE, CLASSIC_RATE = 2.5e-3, 2.5e-4  # of a thousand environments and more; of four
 CLASSIC_ENVS, CLASSIC_STEPS, CLASSIC_TOTAL = 4, 128, 500_000
