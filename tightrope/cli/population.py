@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from ..errors import UsageError, plural, printable
-from ..population.page_data import PAGE
+from ..population.page import PAGE
 from ..population.population import Population
 from ..population.vary import rejoined
 from ..types import Settings

@@ -14,7 +14,7 @@ from ..envs import ENVS, choose
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..play.page import save_game
-from ..population.page_data import PAGE, write_population_page
+from ..population.page import PAGE, write_population_page
 from ..population.record import read_record
 from ..saved import load, load_policy
 from ..training.export import check_file

@@ -29,10 +29,10 @@ from ..training.lock import locked
 from ..training.run_directory import reason
 from ..training.signals import Interrupts
 from ..types import Settings
-from .page_data import write_population_page
+from .page import write_population_page
 from .progress import PopulationLines
-from .record import FILE, AgentRecord, PopulationRecord, check_imports, plain_tree, read_record
-from .rounds import PopulationRounds, agent_dir
+from .record import FILE, AgentRecord, PopulationRecord, agent_dir, check_imports, plain_tree, read_record
+from .rounds import PopulationRounds
 from .turns import Turns
 from .vary import drawn, read_vary
 from .workers import AgentWorkers, can_fork
@@ -126,7 +126,7 @@ class Population:
     @property
     def results(self) -> list[AgentRecord]:
         """All agents, the best first: by their scores, those without one last."""
-        return sorted(self.agents, key=lambda agent: (-agent.rank, agent.number))
+        return self.record.ranked
 
     def learn(self, run_dir: str | Path | None = None, jobs: int | None = None, quiet: bool = False) -> Self:
         """Train all agents to the end; write their runs and the page. A population that was stopped continues.

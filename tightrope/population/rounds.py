@@ -18,7 +18,7 @@ from ..training.config import Config
 from ..types import Settings
 from .exploit import takeovers
 from .progress import PopulationLines
-from .record import AgentRecord, PopulationRecord
+from .record import AgentRecord, PopulationRecord, agent_dir
 from .turns import Turn, TurnProgress, TurnResult
 from .workers import AgentWorkers
 
@@ -134,11 +134,6 @@ class PopulationRounds:
 
     def agent_dir(self, number: int) -> Path:
         return agent_dir(self.folder, number)
-
-
-def agent_dir(folder: Path, number: int) -> Path:
-    """The directory of an agent's run."""
-    return folder / f"agent{number:04d}"
 
 
 def has_run(run_dir: Path) -> bool:

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..metrics import RETURN, SCORE
 from . import html
-from .charts import PLOTS, Chart, Plot, Trace, line, rounded
+from .charts import PLOTS, Chart, Plot, Trace, line, rounded, smoothed
 from .data import RunRecord
 from .groups import Group, differing_settings, group_runs, seed_text
 from .html import format_number, format_setting, section, settings_table, table, text
 from .run import MAX_VIDEOS, curves, link, videos
 from .score_table import all_scored, final_score, run_verdict, score_table
-from .statistics import Curve, at_common_steps, mean_band, smooth, thin
+from .statistics import Curve, at_common_steps, mean_band, thin
 
 RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
 GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
@@ -121,8 +121,7 @@ def run_curve(run: RunRecord, tag: str) -> Curve:
     if tag == SCORE:
         scores = run.scores
         return np.array([score.step for score in scores], float), np.array([score.mean for score in scores], float)
-    x, y = run.columns.curve(tag)
-    return smooth(x, y, run.columns.weights(tag)) if len(x) else (x, y)
+    return smoothed(run.columns, tag)
 
 
 def summary_text(groups: Sequence[Group], plot: Plot) -> str:

@@ -71,6 +71,15 @@ def format_setting(value: object) -> str:
     return NO_NUMBER if value is None else str(value)
 
 
+def short_value(value: object) -> str:
+    """Numbers that were drawn at random, with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else format_setting(value)
+
+
+def status_words(status: str) -> str:
+    return "finished" if status == "ended" else status
+
+
 # parts of a page ------------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +110,11 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
 
 def settings_table(caption: str, head: Sequence[str], rows: Iterable[Row], marked: Sequence[bool] = ()) -> str:
     return f'<div class="settings">{table(caption, head, rows, marked)}</div>'
+
+
+def more_note(left: int, where: str) -> str:
+    """Where the rows are for which a table has no room."""
+    return f'<p class="note">The other {left} are in {where}.</p>' if left > 0 else ""
 
 
 def figure(number: int, name: str, title: str, says: str, label: str, part: str, style: str = "") -> str:
