@@ -10,7 +10,7 @@ from torch import Tensor
 from ..types import Batch
 from . import definitions
 from .comparing import agrees, first_difference
-from .mistakes_over_time import GAE, RETURNS, traced
+from .mistakes import GAE, RETURNS, traced
 from .one_phase import OnePhase
 
 # PPO ----------------------------------------------------------------------------------------------------------------------
