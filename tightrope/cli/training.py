@@ -17,7 +17,8 @@ from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plural, printable
 from ..files import Place
 from ..population.seeds import SeedTurns, train_in_turns
-from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, process_variables, read_seeds
+from ..tools.progress_bars import ProgressBars
+from ..tools.seeds import Seed, SeedPool, check_same, compare, process_variables, read_seeds
 from ..training.build import check_env, configured
 from ..training.checkpoint_reader import CONFIG, has_checkpoints
 from ..training.config import Config, configure
@@ -162,7 +163,7 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     except OSError as error:
         raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
     words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
-    with SeedLines(seeds, config.algorithm.total_timesteps, quiet) as lines:
+    with ProgressBars(config.algorithm.total_timesteps, quiet) as lines:
         where = "in turns, " if in_turns else ""
         at_once = f"{len(devices)} at once, {plural(threads, 'thread')} each"
         lines.say(f"{plural(len(seeds), 'seed')}, {where}{at_once}, in {folder}")

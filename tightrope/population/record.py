@@ -16,7 +16,7 @@ from ..training.config import plain
 from ..training.run_directory import reason
 from ..training.user_objects import is_import_path, needs_import
 from ..types import Settings
-from .exploit import Takeover
+from .vary import Takeover
 
 FILE, VERSION = "population.json", 1
 MAX_BYTES = 1 << 28
