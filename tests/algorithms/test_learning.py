@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.tools.memory_probe import MEMORY_PROBES, run_memory_probe
-from tightrope.tools.probe import PROBES, probes_for, run_probe
+from tightrope.tools.probe import MEMORY_PROBES, PROBES, probes_for, run_memory_probe, run_probe
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -10,8 +10,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.errors import UsageError
-from tightrope.tools.museum import MUTATIONS, Catch, Mutation, catches, equation_catches, page
-from tightrope.tools.second_copy import SecondCopy
+from tightrope.tools.museum import MUTATIONS, Catch, Mutation, SecondCopy, catches, equation_catches, page
 
 ROOT = Path(tr.__file__).parents[1]
 NEEDED = 27

@@ -16,8 +16,7 @@ from ..envs import ENVS
 from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, printable
 from ..models import NetworkConfig
-from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
-from ..tools.probe import probes_for, quick_checks, run_probe
+from ..tools.probe import MEMORY_PROBES, TOLERANCE, probes_for, quick_checks, run_memory_probe, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
 from ..training.own_code import Wrapper, functions_of

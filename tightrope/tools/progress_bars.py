@@ -52,9 +52,9 @@ class ProgressBars:
 
     def show(self, task: str, steps: int, words: str) -> None:
         """Update the bar of a task, with these words beside it."""
-        if self.progress is not None:
-            if task not in self.tasks:
-                self.tasks[task] = self.progress.add_task("", total=self.total)
+        if self.progress is not None and task not in self.tasks:
+            self.tasks[task] = self.progress.add_task(words, total=self.total, completed=steps)
+        elif self.progress is not None:
             self.progress.update(self.tasks[task], completed=steps, description=words, refresh=True)
 
     def remove(self, task: str) -> None:
