@@ -14,7 +14,7 @@ def show_museum(seed: int, out: Path | None) -> int:
         raise UsageError(f"out {out} is in a directory that does not exist: make it first")
     rows = []
     for mutation in MUTATIONS:
-        found = list(catches(mutation, seed=seed))
+        found = catches(mutation, seed=seed)
         rows.append((mutation, found))
         by = ", ".join(one.check for one in found) or "nothing"
         print(f"{'caught' if found else 'MISSED'} {mutation.mistake}: by {by}", flush=True)
