@@ -50,7 +50,7 @@ def ppo_advantages(one: OnePhase) -> Iterator[str]:
 
     if is_like(expected):
         return
-    if words := explanation(wrong_advantages(one, following, gamma, lam), is_like):
+    if words := words_that_fit(wrong_advantages(one, following, gamma, lam), is_like):
         yield f"advantages (GAE, successor_values): {words}"
         return
     targets = [
@@ -58,14 +58,14 @@ def ppo_advantages(one: OnePhase) -> Iterator[str]:
         ("the critic's own value, from which it learns nothing", r.value),
         ("the reward of one step, it must be advantage + value", r.reward),
     ]
-    if words := explanation(targets, lambda x: agrees(batch.target, x.flatten()[index])):
+    if words := words_that_fit(targets, lambda x: agrees(batch.target, x.flatten()[index])):
         yield f"value targets: target is {words}"
     else:
         difference = first_difference(found, expected.flatten()[index])
         yield f"advantages or value targets: target - value, {difference} by the sum of (gamma lambda)^l delta"
 
 
-def explanation(guesses: Iterable[Guess], fits: Callable[[Tensor], bool]) -> str | None:
+def words_that_fit(guesses: Iterable[Guess], fits: Callable[[Tensor], bool]) -> str | None:
     """The words of the first guess that fits."""
     return next((words for words, guess in guesses if fits(guess)), None)
 
@@ -143,7 +143,7 @@ def standardised(one: OnePhase) -> Iterator[str]:
         ("the standard deviation is the biased one", (raw - mean) / (raw.std(correction=0) + 1e-8)),
         ("they are value targets: subtract the value", of_targets),
     ]
-    words = explanation(guesses, lambda guess: agrees(batch.advantage, guess))
+    words = words_that_fit(guesses, lambda guess: agrees(batch.advantage, guess))
     if words is None:
         difference = first_difference(batch.advantage, expected)
         words = f"not of the same rows as obs and target, or not standardised: {difference}"
@@ -182,10 +182,10 @@ def vpg_returns(one: OnePhase) -> Iterator[str]:
             (words, f(r.reward, r.terminated, r.done, torch.zeros_like(r.reward), gamma))
             for words, f in RETURNS.items()
         ]
-        words = explanation(wrong, lambda x: is_like(batch.target, x))
+        words = words_that_fit(wrong, lambda x: is_like(batch.target, x))
         yield f"returns (discounted_returns): {words or first_difference(batch.target[kept], returns.flatten()[index][kept])}"
     elif not is_like(batch.advantage, returns - mean):
-        words = explanation(wrong_baselines(returns, alive, mean), lambda x: is_like(batch.advantage, x))
+        words = words_that_fit(wrong_baselines(returns, alive, mean), lambda x: is_like(batch.advantage, x))
         right = (returns - mean).flatten()[index][kept]
         yield f"baseline (timestep_mean): {words or first_difference(batch.advantage[kept], right)}"
 
