@@ -16,13 +16,13 @@ from .logging import Clip
 from .training.config import MAX_EPISODES, Config
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.export import Exported, export_policy
-from .training.imitation import Imitation, imitate
 from .training.names import known_arguments, missing_member
+from .training.own_code import short_name
 from .training.predict import predict
 from .training.scoring import evaluation_env, options_of
 from .training.signals import Interrupted
-from .training.user_objects import short_name
 from .training.video import RecordedVideo, Shot, record_video
+from .training.warm_start import Imitation, imitate
 from .types import Env
 
 if TYPE_CHECKING:

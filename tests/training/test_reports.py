@@ -16,10 +16,11 @@ import pytest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.training import reports
+from tightrope.training.commands import command as training_command
+from tightrope.training.commands import usual_settings
 from tightrope.training.config import configure
 from tightrope.training.lock import is_locked, locked
-from tightrope.training.reports import clips, gathered, scores, usual_settings, write_report
-from tightrope.training.reports import command as training_command
+from tightrope.training.reports import clips, gathered, scores, write_report
 
 SOURCE = str(Path(tr.__file__).parents[1])
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from ..errors import raised
 from ..output import print_line
-from ..training.function_trial import SIGNATURES, complaint
+from ..training.own_code import SIGNATURES, complaint
 from .cases import EQUATIONS, train_ppo, train_vpg
 from .equations import check_equation
 from .metrics import ppo_metrics, vpg_metrics

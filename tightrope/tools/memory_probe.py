@@ -11,7 +11,7 @@ from ..engine import State, threads
 from ..models import Categorical
 from ..training.build import build
 from ..training.config import configure
-from ..training.own_network import import_memory
+from ..training.user_objects import import_memory
 from ..types import Settings
 
 SETTINGS: Settings = dict(

@@ -1,4 +1,4 @@
-"""Find, verify and read checkpoints; `checkpoint_writer` writes them. Tensors are safetensors, the rest is JSON.
+"""Find, verify and read checkpoints; `saving` writes them. Tensors are safetensors, the rest is JSON.
 
 RUN/config.yaml                                 every setting, for people
 RUN/checkpoints/latest                          name and manifest hash of the newest checkpoint; loading does not follow it

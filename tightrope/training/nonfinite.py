@@ -29,9 +29,9 @@ from ..errors import UsageError, one_line
 from ..files import Place
 from ..functional import terms_to_check
 from ..types import Batch, Env, Rollout, Row, Settings, Step
+from .commands import resume_command
 from .config import Config
 from .nonfinite_cause import Advice, Evidence, advise, first_bad
-from .run_directory import resume_command
 
 Tensors = TypeVar("Tensors", Rollout, Batch)
 

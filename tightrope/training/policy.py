@@ -17,18 +17,21 @@ from ..engine.noise import initialising
 from ..envs.adapters.host import SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..errors import UsageError, one_line, warn
-from ..models import ActorCritic, NetworkConfig, actor_critic
+from ..models import ActorCritic, NetworkConfig
 from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
 from ..models.observation_groups import group_spec, observation_groups
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
+from .build import new_network
+from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, find
 from .config import Config
 from .export import Exported, export_policy
 from .names import known_arguments, missing_member
-from .own_network import Network, own_memory, own_network
 from .predict import predict
+from .saving import check_plausible
+from .settings import device_name, resolve_device
+from .user_objects import Network, network_for
 
 if TYPE_CHECKING:
     import gymnasium
@@ -98,25 +101,35 @@ class Policy:
 # from a checkpoint ---------------------------------------------------------------------------------------------------
 
 
-def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, device: torch.device) -> Policy:
-    """Load the policy of a verified checkpoint. Sizes are checked first: nothing larger than its files is allocated."""
-    try:
-        env = spaces_only_env(checkpoint, config, device)
-        check_size(checkpoint, config, env)
-        trunk = None if network is None else own_network(network)
+def load_policy(
+    path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
+) -> Policy:
+    """Load a policy without its environment: neither the environment nor its package is imported.
+
+    Args:
+        path: Directory of a run or of a saved agent.
+        checkpoint: last, best, or the name of a checkpoint.
+        network: The network, if it is your own.
+        device: Torch device of the policy.
+    """
+    path, where = Path(path), resolve_device(device_name(device))
+    found = find(path, checkpoint)
+    config = found.config
+    check_plausible(found, config)
+    network = network_for(config, path, network)
+    try:  # sizes are checked first: nothing larger than the files is allocated
+        env = spaces_only_env(found, config, where)
+        check_size(found, config, env)
         with initialising(0):  # initial weights, replaced below
-            memory = own_memory(config.network.memory)
-            policy = actor_critic(
-                env.observation, env.action, config.network, config.algorithm.has_critic, trunk, memory
-            )
+            policy = new_network(config, env, network)
         expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
-        if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
+        if found.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
             raise ValueError(f"{MODEL} is far larger than a network with these settings")
-        tensors = checkpoint.read(MODEL)
+        tensors = found.read(MODEL)
         policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in tensors.items()})
     except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise checkpoint.misfit(one_line(error)) from None
-    return Policy(policy.to(device).eval(), env, config, checkpoint)
+        raise found.misfit(one_line(error)) from None
+    return Policy(policy.to(where).eval(), env, config, found)
 
 
 def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
