@@ -87,13 +87,18 @@ class Agent(AgentBase, metaclass=AgentType):
         self._setup(config, env, network)
 
     @classmethod
-    def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
-        """An untrained agent with exactly these settings."""
+    def from_config(cls, config: Config, network: Network | None = None) -> Self:
+        """An untrained agent with exactly these settings, which the user gave."""
         join()
         user_objects.import_training_env(config.run.train_env)
         import_memory(config.network.memory)
+        return cls.made_of(import_own_code(config), None, network)
+
+    @classmethod
+    def made_of(cls, config: Config, env: Any, network: Network | None, new: bool = True) -> Self:
+        """An untrained agent. Nothing that the settings name is imported: they may be saved ones."""
         agent = cls.__new__(cls)
-        agent._setup(import_own_code(config), env, network)
+        agent._setup(config, env, network, new)
         return agent
 
     def _setup(self, config: Config, env: Any, network: Network | None, new: bool = True) -> None:

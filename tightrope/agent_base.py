@@ -11,7 +11,7 @@ import torch
 
 from .engine import State, isolated_rng, stream_seed
 from .envs.with_memory import without_memory
-from .errors import UsageError, checked_seed
+from .errors import UsageError, check_count, checked_seed
 from .logging import Clip
 from .training.config import MAX_EPISODES, Config
 from .training.evaluate import Evaluation, Tick, evaluate_policy
@@ -68,8 +68,7 @@ class AgentBase:
             tick: Called after every step with the number of finished episodes.
         """
         self.check_open()
-        if not isinstance(episodes, int) or not 1 <= episodes <= MAX_EPISODES:
-            raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MAX_EPISODES:,}")
+        check_count("episodes", episodes, MAX_EPISODES)
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic {deterministic!r} is not True or False")
         if eval_seconds is not None and not eval_seconds > 0:

@@ -205,10 +205,7 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None, new
     if user_objects.implements_env(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # the number of environments in training
     try:
-        kind = agent_class(config.algo)
-        agent = kind.__new__(kind)
-        agent._setup(config, env, network, new)  # not through __init__: a saved setting must not import code
-        return agent
+        return agent_class(config.algo).made_of(config, env, network, new)
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:
             raise

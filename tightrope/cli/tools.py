@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ..envs import ENVS
 from ..envs.registry import BackendName
-from ..errors import UsageError, checked_seed, printable
+from ..errors import UsageError, check_positive, checked_seed, printable
 from ..models import NetworkConfig
 from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
 from ..tools.museum import MUTATIONS, catches, page
@@ -73,8 +73,7 @@ def check_main(options: CheckOptions) -> int:
     """Find mistakes in an environment before training on it. Example: tightrope check my_module:MyEnv"""
     checked_seed(options.seed)
     for name in ("num_envs", "steps"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
+        check_positive(name, getattr(options, name))
     from ..envs.checker import check
 
     target = imported(options.target) if is_import_path(options.target) else options.target

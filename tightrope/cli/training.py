@@ -14,7 +14,7 @@ from typing import Annotated
 from ..agent import Agent, agent_class
 from ..engine import choose_threads
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
-from ..errors import UsageError, plural, printable
+from ..errors import UsageError, check_count, plural, printable
 from ..files import Place
 from ..population.seeds import SeedTurns, train_in_turns
 from ..saved import check_arguments
@@ -141,8 +141,8 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     """Train several seeds in parallel, each in its own directory, and compare them in one report. On the CPU those of tensor
     environments train in turns in one process for each core, others in processes of their own."""
     numbers, jobs, quiet = read_seeds(options.seeds or ""), options.jobs, options.quiet
-    if jobs is not None and not 1 <= jobs <= MAX_JOBS:
-        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MAX_JOBS:,}")
+    if jobs is not None:
+        check_count("jobs", jobs, MAX_JOBS)
     if "seed" in given:
         raise UsageError(f"seed {given['seed']} and seeds {options.seeds} are both given: drop one of them")
     config, make = maker_of(options.env, options.algo, given)

@@ -42,10 +42,10 @@ from .user_objects import (  # fmt: skip
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
 
-def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+def check_env(env_id: str, backend: str = "auto") -> Choice:
     """The backend for an id that the user gave. Imports the module that an id such as module:Name-v0 names."""
     import_module_of(env_id)
-    return backend_for(env_id, backend, with_arguments)
+    return backend_for(env_id, backend)
 
 
 def backend_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:

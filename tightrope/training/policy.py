@@ -17,7 +17,7 @@ from ..engine.noise import initialising
 from ..envs.adapters.host import SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..errors import UsageError, one_line, warn
-from ..models import ActorCritic, NetworkConfig
+from ..models import ActorCritic
 from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
@@ -200,7 +200,9 @@ def conditions_from_json(given: object) -> tuple[tuple[str, str, tuple[int, ...]
 def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     """Raise UsageError if the network for these spaces would be far larger than the one in the checkpoint."""
     numbers = sum(map(math.prod, checkpoint.shapes(MODEL).values()))
-    read = 0 if config.network.network is not None else least_weights(actor_spec(env, config.network))
+    seen, network = without_mask(env.observation, env.action), config.network
+    groups = observation_groups(seen, network.actor_obs, network.critic_obs)
+    read = 0 if network.network is not None else least_weights(group_spec(seen, groups.actor))
     written = 0
     for _, part in flat_parts(env.action):
         most = max(part.n) if isinstance(part, MultiDiscrete) else part.n if isinstance(part, Discrete) else 1
@@ -208,12 +210,6 @@ def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
     if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
         raise ValueError("its spaces are far larger than its network")
-
-
-def actor_spec(env: Env, config: NetworkConfig) -> Spec:
-    """The space of what the actor sees."""
-    seen = without_mask(env.observation, env.action)
-    return group_spec(seen, observation_groups(seen, config.actor_obs, config.critic_obs).actor)
 
 
 def least_weights(spec: Spec) -> int:

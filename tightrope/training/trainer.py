@@ -147,7 +147,10 @@ class Trainer:
             to_score = is_due(config.run.eval_every, steps_before, state.steps)
             due = run is not None and run.seconds_since_saving >= config.run.save_seconds
             requests = self.interrupts.received or 0, due, self.callbacks.stopped is not None
-            self.stop, to_save, stopped_by_callback = max_over_ranks(*requests)
+            # ranks stop and save together
+            self.stop, to_save, stopped_by_callback = all_reduce_max(
+                torch.tensor(requests, dtype=torch.float64)
+            ).tolist()
             stopped = bool(stopped_by_callback)
             to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
             if to_score or to_save or self.runs_user_code:
@@ -269,11 +272,6 @@ def built_in_callbacks(trainer: Trainer) -> list[Callback]:
     if run is not None and trainer.reports:  # last: it shows the results of the others
         made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
     return made
-
-
-def max_over_ranks(*requests: float) -> list[float]:
-    """The maximum of each request over all ranks, so that ranks stop and save together."""
-    return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:

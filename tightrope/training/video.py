@@ -18,7 +18,7 @@ from ..engine import choose_threads, isolated_rng, threads
 from ..envs import TensorEnv
 from ..envs.validate import draw_frames
 from ..envs.with_memory import with_memory, without_memory
-from ..errors import UsageError, plural
+from ..errors import check_count, plural
 from ..files import Place
 from ..logging import Video
 from ..models import ActorCritic
@@ -51,9 +51,8 @@ class Shot:
     def __post_init__(self) -> None:
         most = {"episodes": MAX_GRID_EPISODES if self.grid else 1_000, "every": 1_000, "fps": 240}
         for name, limit in most.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
-                raise UsageError(f"{name} {value!r} is invalid: give a whole number from 1 to {limit:,}")
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value, limit)
 
     @property
     def count(self) -> int:
