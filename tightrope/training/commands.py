@@ -15,7 +15,7 @@ from .user_objects import can_be_named, has_id
 
 def is_nameless(env: str) -> bool:
     """Whether a command cannot name an environment."""
-    return only_in_its_script(env) or not (is_import_path(env) or has_id(env))
+    return only_in_its_script(env) or not (":" in env or has_id(env))
 
 
 def needs_python(config: Config, schedules: object) -> bool:
@@ -61,7 +61,7 @@ def command(config: Config, usual: Settings) -> str:
         own |= {} if config.network.network is None else {"network": short_name(config.network.network)}
         own["wrappers"] = f"[{', '.join(short_name(one.path) for one in config.run.wrappers)}]"
         own["functions"] = f"{{{', '.join(f'{one.name!r}: {short_name(one.path)}' for one in config.run.functions)}}}"
-        env = config.env.rpartition(".")[2] if is_nameless(config.env) else repr(config.env)
+        env = short_name(config.env).rpartition(".")[2] if is_nameless(config.env) else repr(config.env)
         words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
         return f"tr.{config.algo.upper()}({env}, {words}).learn()"
     algo = [] if config.algo == "ppo" else ["--algo", config.algo]

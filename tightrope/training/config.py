@@ -22,7 +22,7 @@ from ..types import Settings
 from .names import SETTINGS, here_called
 from .own_code import NAMES, OwnFunction, Wrapper, read_function
 from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop
-from .schedules import HISTORY, Change, changes_between, read_changes, replace_annealing
+from .schedules import CHANGEABLE, HISTORY, Change, changes_between, read_changes, replace_annealing
 from .settings import MAPPINGS, coerce, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
@@ -172,10 +172,6 @@ def plain(value: object) -> object:
 
 
 FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
-CHANGEABLE = (
-    "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
-    "keep_checkpoints",
-)  # fmt: skip
 
 
 def check_changeable(config: Config, settings: Settings) -> None:

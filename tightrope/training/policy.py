@@ -22,7 +22,7 @@ from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
 from ..models.observation_groups import group_spec, observation_groups
-from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
+from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .build import new_network
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, find
 from .config import Config
@@ -159,31 +159,37 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
 
 def spec_from_json(words: Any) -> Spec:
     """Read a spec that `spec_to_json` wrote; ValueError for anything else."""
-    if not isinstance(words, dict):
-        raise ValueError("a space has no description")
-    kind = words.get("kind")
-    if kind == "Composite":
-        parts = words.get("parts")
-        if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
-            raise ValueError("a space has no valid parts")
-        inner = tuple((str(name), spec_from_json(part)) for name, part in parts)
-        if not inner or any(isinstance(part, Composite) for _, part in inner):
-            raise ValueError("a space has no valid parts")
-        return Composite(inner, conditions=conditions_from_json(words.get("conditions", [])))
-    n, shape, dtype = words.get("n"), words.get("shape"), DTYPES.get(str(words.get("dtype")))
-    if kind == "Discrete" and type(n) is int and n > 0:
-        return Discrete(n)
-    if kind == "MultiDiscrete" and isinstance(n, list) and n and all(type(k) is int and k > 0 for k in n):
-        return MultiDiscrete(tuple(n))
-    if kind == "Box" and isinstance(shape, list) and all(type(k) is int and k > 0 for k in shape) and dtype:
-        ends = []
-        for end in (words.get("low"), words.get("high")):
-            each = [float(str(bound)) for bound in (end if isinstance(end, list) else [end])]
-            if isinstance(end, list) and len(each) != math.prod(shape):
-                raise ValueError("a space has a wrong number of bounds")
-            ends.append(tuple(each) if isinstance(end, list) else each[0])
-        return Box(tuple(shape), ends[0], ends[1], dtype)
+    try:
+        kind = words["kind"]
+        if kind == "Discrete":
+            return Discrete(sizes_from_json([words["n"]])[0])
+        if kind == "MultiDiscrete" and words["n"]:
+            return MultiDiscrete(sizes_from_json(words["n"]))
+        if kind == "Box":
+            shape, dtype = sizes_from_json(words["shape"]), DTYPES[words["dtype"]]
+            return Box(shape, bound_from_json(words["low"], shape), bound_from_json(words["high"], shape), dtype)
+        if kind == "Composite":
+            parts = tuple((str(name), spec_from_json(part)) for name, part in words["parts"])
+            if parts and not any(isinstance(part, Composite) for _, part in parts):
+                return Composite(parts, conditions=conditions_from_json(words.get("conditions", [])))
+    except (KeyError, TypeError):  # an entry is missing or of another kind
+        pass
     raise ValueError("the description of a space is not valid")
+
+
+def sizes_from_json(numbers: object) -> tuple[int, ...]:
+    if not isinstance(numbers, list) or not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError("a space has no valid sizes")
+    return tuple(numbers)
+
+
+def bound_from_json(bound: object, shape: tuple[int, ...]) -> Bound:
+    """One bound, or one for each entry of a Box."""
+    if not isinstance(bound, list):
+        return float(str(bound))
+    if len(bound) != math.prod(shape):
+        raise ValueError("a space has a wrong number of bounds")
+    return tuple(float(str(each)) for each in bound)
 
 
 def conditions_from_json(given: object) -> tuple[tuple[str, str, tuple[int, ...]], ...]:

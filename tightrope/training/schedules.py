@@ -21,9 +21,12 @@ FORMS = "constant(1e-4), linear(3e-4, 0), cosine(3e-4, 1e-5) or piecewise(0: 3e-
 HISTORY = "changes"  # the key in config.yaml and in manifests
 MAX_CHANGES = 10_000
 OF_THE_MACHINE = ("device", "accelerate", "threads", "backend")  # chosen anew on each machine
-OBSERVING = (  # settings that change no number of training
+CHANGEABLE = (  # settings of a run that may be changed while it trains
     "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
-    "rank_timeout", "keep_checkpoints", "video_every", "log", "project", "entity", "run_name", "watch", "tags", "defaults",
+    "keep_checkpoints",
+)  # fmt: skip
+OBSERVING = (  # settings that change no number of training
+    *CHANGEABLE, "rank_timeout", "video_every", "log", "project", "entity", "run_name", "watch", "tags", "defaults",
 )  # fmt: skip
 
 # schedules --------------------------------------------------------------------------------------------------------------
