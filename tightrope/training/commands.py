@@ -31,8 +31,9 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     env, network = config.env, config.network.network
     wrappers = [wrapper.path for wrapper in config.run.wrappers]
     if needs_python(config, schedules):
-        names = ["env"] * (is_nameless(env) or is_import_path(env)) + ["network"] * (network is not None) + schedules
-        names += ["wrappers"] * bool(wrappers) + [one.name for one in config.run.functions]
+        own = [*schedules, *(one.name for one in config.run.functions)]
+        given = {"env": is_nameless(env) or is_import_path(env), "network": network, "wrappers": wrappers}
+        names = [name for name, value in given.items() if value] + own
         return f'tr.load("{path}"{"".join(f", {name}=..." for name in names)}).learn()'
     words = ["tightrope", "resume", str(path)]
     words += ["--env", env] if is_import_path(env) else []

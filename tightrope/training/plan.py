@@ -245,14 +245,13 @@ def target_of(config: Config, env: Env | None = None) -> Target | None:
     own = own_target(config, env)
     if own is not None:
         return Target(own, f"{config.env.rpartition(':')[2]} counts as solved from {own:,.6g}")
-    published, reached = (
-        gymnasium_threshold(config.env, env),
-        EXPECTED[config.env].score if config.env in EXPECTED else None,
-    )
-    if reached is None or (published is not None and published <= reached):
+    published, score = gymnasium_threshold(config.env, env), None
+    if config.env in EXPECTED:
+        score = EXPECTED[config.env].score  # of our preset
+    if score is None or (published is not None and published <= score):
         return None if published is None else Target(published, f"Gymnasium counts it as solved from {published:,.6g}")
     wanted = "" if published is None else f", Gymnasium asks for {published:,.6g}"
-    return Target(reached - SLACK * abs(reached), f"the preset reaches about {reached:g}{wanted}", published=False)
+    return Target(score - SLACK * abs(score), f"the preset reaches about {score:g}{wanted}", published=False)
 
 
 def own_target(config: Config, env: Env | None) -> float | None:
