@@ -106,7 +106,7 @@ def film(
     try:
         pictures = stage.pictures()
         first = next(pictures)  # which may fail: then there is no folder
-        if place.parts[1:]:
+        if place.parts[1:]:  # a folder inside a directory that exists
             place.parent.mkdir()
         with Video(place, fps, encoder_threads) as video:
             for picture in chain([first], pictures):
