@@ -23,8 +23,8 @@ from tightrope.envs.checker import check
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.models import Hybrid
-from tightrope.training.checkpoint_writer import spec_to_json
 from tightrope.training.policy import spec_from_json
+from tightrope.training.saving import spec_to_json
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
 SMALL: dict[str, Any] = dict(num_steps=16, seed=1, device="cpu", hidden_sizes=(16,))

@@ -19,9 +19,9 @@ import tightrope as tr
 from tightrope.files import Place, canonical, write_file
 from tightrope.training import checkpoint_reader
 from tightrope.training.checkpoint_reader import MODEL, TRAINING, find
-from tightrope.training.checkpoint_writer import save_checkpoint, save_config
 from tightrope.training.presets import PRESETS
 from tightrope.training.run_directory import load_config
+from tightrope.training.saving import save_checkpoint, save_config
 from tightrope.types import Rollout
 
 SMALL: dict[str, Any] = dict(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from ..errors import raised
 from ..output import print_line
-from ..training.function_trial import SIGNATURES, complaint
+from ..training.own_code import SIGNATURES, complaint
 from .equations import EQUATIONS, Own, check_equation, train_ppo, train_vpg
 from .metrics import ppo_metrics, vpg_metrics
 from .phase_check import check_phase

@@ -27,6 +27,7 @@ from ..tools.progress_bars import ProgressBars
 from ..training import user_objects
 from ..training.checkpoint_reader import CONFIG
 from ..training.lock import locked
+from ..training.own_code import is_import_path
 from ..training.run_directory import reason
 from ..training.signals import Interrupts
 from ..types import Settings
@@ -153,7 +154,7 @@ class Population:
             total = self.record.size * self.config.algorithm.run_steps
             with ProgressBars(total, quiet) as lines:
                 lines.say(self.describe(jobs))
-                env = None if isinstance(self.env, str) and not user_objects.is_import_path(self.env) else self.env
+                env = None if isinstance(self.env, str) and not is_import_path(self.env) else self.env
                 turns = Turns(self.make, env, self.settings.get("network"))
                 with closing(AgentWorkers(turns, jobs, interrupts)) as workers:
                     after = partial(self.write_page, running=True)

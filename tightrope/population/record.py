@@ -13,8 +13,8 @@ from ..files import Place, Unreadable
 from ..logging import finite
 from ..tools.sweep.space import Choices, Space
 from ..training.config import plain
+from ..training.own_code import is_import_path, needs_import
 from ..training.run_directory import reason
-from ..training.user_objects import is_import_path, needs_import
 from ..types import Settings
 from .vary import Takeover
 

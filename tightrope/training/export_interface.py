@@ -24,7 +24,7 @@ from .predict import actor_names
 
 if TYPE_CHECKING:
     from ..envs.adapters.hybrid_writer import Writer
-    from ..envs.adapters.spaces import ObservationReader, Part
+    from ..envs.adapters.spaces import ObservationReader
 
 ROWS, STEPS = 4, 16  # environments and steps of the test episodes
 SPREAD = 3.0  # of random observations, in standard deviations of those seen
@@ -36,9 +36,11 @@ class ActorInputs:
     """Reads the parts of observations that the actor needs into rows, in which the others are 0."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
+        from ..envs.adapters.spaces import OBS
+
         self.env, self.spec, self.reader = env, env.observation, reader_by_parts(policy, env)
         needed, grouped = actor_names(policy, env), group_of(policy.actor) is not None
-        names = [name_in_row(part) for part in self.reader.parts]
+        names = [OBSERVATION if part.name == OBS else part.name for part in self.reader.parts]
         self.used = [not grouped or name in needed or is_inside(name, ACTION_MASK) for name in names]
         self.parts = tuple(part for part, used in zip(self.reader.parts, self.used, strict=True) if used)
         self.has_value = policy.critic is not None and {*names_of(policy.critic, self.spec)} <= {*needed}
@@ -77,13 +79,6 @@ def reader_by_parts(policy: ActorCritic, env: Env) -> ObservationReader:
         return reader
     named = ((OBS if name == OBSERVATION else name, part) for name, part in spec.parts)
     return ObservationReader(reader.space, spec, tuple(Part(name, name, space_of(part), part) for name, part in named))
-
-
-def name_in_row(part: Part) -> str:
-    """The name of a reader's part in the observation."""
-    from ..envs.adapters.spaces import OBS
-
-    return OBSERVATION if part.name == OBS else part.name
 
 
 # outputs ----------------------------------------------------------------------------------------------------------------
