@@ -82,7 +82,7 @@ def state_rows(rows: MemoryRows, state: object, batch: Tensor) -> Tensor:
 def in_form_of(env: Env, action: Tensor, single: bool, as_tensor: bool) -> object:
     """Actions as members of the environment's space; tensors for tensors."""
     if isinstance(env.action, Composite):
-        from ..envs.adapters.hybrid_writer import hybrid_action
+        from ..envs.adapters.actions import hybrid_action
 
         return hybrid_action(env, action, as_tensor, single)
     array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()

@@ -16,13 +16,13 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, near_matches, one_line
 from ..arguments import creator_of, make_with_arguments
 from ..registry import EnvOptions, Wrap, gymnasium_ids, id_or_path, module_and_name
+from .actions import declared_conditions
 from .groups import in_groups
 from .gym_drawing import in_drawing_mode, signature_parameters
 from .gym_envs import Factory, GymEnv, GymVectorEnv
 from .gym_masks import mask_source, with_masks
 from .gym_workers import SingleEnv, Workers
 from .host import HostEnv
-from .hybrid_writer import declared_conditions
 from .mujoco import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}

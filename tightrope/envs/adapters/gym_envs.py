@@ -24,6 +24,7 @@ from torch import Tensor
 from ... import activity
 from ...errors import EnvError, UsageError
 from ..step_arrays import NO_ROWS, Array, StepArrays
+from .actions import writer_for_env
 from .gym_drawing import in_drawing_mode, pictures
 from .gym_masks import check_mask_rows, mask_source, with_masks
 from .gym_workers import (
@@ -38,7 +39,6 @@ from .gym_workers import (
     kill_workers,
 )
 from .host import HostEnv
-from .hybrid_writer import writer_for_env
 from .space_members import has_shape_of, space_text, stacked, take_rows
 from .spaces import observation_reader
 

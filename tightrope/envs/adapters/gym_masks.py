@@ -22,9 +22,9 @@ from ...models.action_mask import (
 )
 from ...types import Composite, Spec
 from ..step_arrays import Array
+from .actions import action_writer
 from .gym_workers import SingleEnv
 from .host import HostEnv
-from .hybrid_writer import writer_for
 from .space_members import Observation, Space, has_shape_of, leaves, nested_like, plain_spaces, size_of
 
 METHOD = "action_masks"
@@ -34,7 +34,7 @@ MaskSource = Literal["info", "method"]
 def mask_source(env: SingleEnv) -> MaskSource | None:
     """Where an environment has masks that its observations lack; None if there are none. It is reset to look at its info."""
     try:
-        choices = options(writer_for(env.action_space).spec)
+        choices = options(action_writer(env.action_space).spec)
     except UsageError:  # which is reported with the spaces
         return None
     if not choices or ACTION_MASK in (getattr(env.observation_space, "spaces", None) or ()):
@@ -97,7 +97,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
     def __init__(self, env: SingleEnv, source: MaskSource) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, source=source)
         super().__init__(env)
-        self.source, self.action_spec, inner = source, writer_for(env.action_space).spec, env.observation_space
+        self.source, self.action_spec, inner = source, action_writer(env.action_space).spec, env.observation_space
         self.count = sum(options(self.action_spec))
         entries = inner.spaces if isinstance(inner, gs.Dict) else {OBSERVATION: inner}
         self.observation_space = gs.Dict({**entries, ACTION_MASK: gs.MultiBinary(self.count)})

@@ -48,7 +48,7 @@ class FailedEnv(SingleEnv):
 class Workers(AsyncVectorEnv):
     """Gymnasium's AsyncVectorEnv with workers that ignore signals and end with this process."""
 
-    action_conditions: object = None  # that its environments declare, see hybrid_writer.py
+    action_conditions: object = None  # that its environments declare, see actions.py
     factory: Callable[[bool], SingleEnv] | None = None  # makes one in this process, called with whether it must draw
 
     def __init__(self, make: Callable[[], SingleEnv], count: int, name: str) -> None:
