@@ -109,7 +109,7 @@ def without_info(env: Env, obs: Any) -> Any:
 def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> object:
     """An observation that has an action mask: its own, or `mask`."""
     if isinstance(env, HostEnv):
-        from ..envs.adapters.gym_masks import with_mask_entry
+        from ..envs.adapters.gym_single import with_mask_entry
 
         return with_mask_entry(env._observation.space, env.action, obs, mask)
     given, whole, seen = torch.as_tensor(obs, device=env.device), env.observation.shape, split.seen.shape

@@ -18,12 +18,11 @@ from ..arguments import creator_of, make_with_arguments
 from ..registry import EnvOptions, Wrap, gymnasium_ids, id_or_path, module_and_name
 from .actions import declared_conditions
 from .groups import in_groups
-from .gym_drawing import in_drawing_mode, signature_parameters
-from .gym_envs import Factory, GymEnv, GymVectorEnv
-from .gym_masks import mask_source, with_masks
-from .gym_workers import SingleEnv, Workers
+from .gym_single import Factory, GymEnv, SingleEnv, in_drawing_mode, mask_source, signature_parameters, with_masks
+from .gym_vector import GymVectorEnv
+from .gym_workers import Workers
 from .host import HostEnv
-from .mujoco import choose_opengl, quieten_warnings
+from .pictures import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names

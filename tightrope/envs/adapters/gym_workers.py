@@ -16,8 +16,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ...errors import EnvError, UsageError, plural, warn
 from ...processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
+from .gym_single import SingleEnv
 
-SingleEnv = gymnasium.Env[Any, Any]
 LIMIT = 600.0  # seconds for one reply: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a warning names the environment
 ERROR_SECONDS = 5.0  # for an exception that a worker has announced

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make, exposed, in_wrappers
-from ..adapters.gym_drawing import signature_parameters
+from ..adapters.gym_single import signature_parameters
 from ..arguments import creator_of, make_with_arguments
 from ..random_streams import GeneratorSnapshot
 from ..registry import Wrap, choose, construct, id_or_path, make

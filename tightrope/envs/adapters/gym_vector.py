@@ -1,35 +1,27 @@
-"""Adapters for Gymnasium: single environments, stepped one after the other, and vector environments of any kind.
+"""Adapter for vector environments of Gymnasium of any kind. Their auto-reset mode is converted to same-step:
 
-The auto-reset mode of a vector environment is converted to same-step:
-
-    same-step   final observations are in the infos
-    disabled    finished rows are reset by mask in the same step
-    next-step   the same if some rows can be reset alone (Gymnasium's own two classes); otherwise the step that only
-                resets is marked as not real, and training ignores it
+same-step   final observations are in the infos
+disabled    finished rows are reset by mask in the same step
+next-step   the same if some rows can be reset alone (Gymnasium's own two classes); otherwise the step that only
+            resets is marked as not real, and training ignores it
 """
 
 from __future__ import annotations
 
-import copy
 import queue
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from torch import Tensor
 
-from ... import activity
 from ...errors import EnvError, UsageError
-from ..step_arrays import NO_ROWS, Array, StepArrays
+from ..step_arrays import Array, StepArrays
 from .actions import writer_for_env
-from .gym_drawing import in_drawing_mode, pictures
-from .gym_masks import check_mask_rows, mask_source, with_masks
+from .gym_single import GymEnv, check_mask_rows, in_drawing_mode
 from .gym_workers import (
     PIPE_ERRORS,
-    SingleEnv,
     Workers,
     WorkerTimeout,
     add_worker_timeouts,
@@ -39,111 +31,10 @@ from .gym_workers import (
     kill_workers,
 )
 from .host import HostEnv
-from .space_members import has_shape_of, space_text, stacked, take_rows
+from .space_members import stacked, take_rows
 from .spaces import observation_reader
 
-Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
-
-
-class GymEnv(HostEnv):
-    """N single Gymnasium environments, stepped one after the other in this process."""
-
-    backend = "gymnasium"
-
-    def __init__(
-        self, factory: Factory, num_envs: int, device: str | torch.device, name: str, drawn: bool = False
-    ) -> None:
-        self.name, self._factory, self._drawn = name, factory, drawn
-        self._ended: dict[int, Array] = {}  # the last pictures of episodes
-        one = factory(drawn)
-        self.envs = [with_masks(one, masks := mask_source(one))]
-        for _ in range(1, num_envs):
-            self.envs.append(with_masks(factory(drawn), masks))
-            activity.mark()
-        one = self.envs[0]
-        self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
-        self.solved_at = None if one.spec is None else one.spec.reward_threshold
-        self.pace = int(one.metadata.get("render_fps") or self.pace)
-
-    def _reset(self, seeds: Array | None) -> Array:
-        per_row = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]
-        return self._rows([self._reset_row(i, seed) for i, seed in enumerate(per_row)])
-
-    def _recv(self) -> StepArrays:
-        observations: list[Any] = []
-        rows: list[int] = []
-        finals: list[Any] = []
-        reward = np.empty(self.num_envs, np.float32)
-        terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
-        for i, env in enumerate(self.envs):
-            try:
-                obs, paid, over, late, self.info = env.step(self._action.member(self._sent, i))
-                reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
-            except Exception as error:
-                raise self.failure(i, self._sent, error) from error
-            activity.mark()
-            if over or late:
-                rows.append(i)
-                finals.append(copy.deepcopy(obs))  # the reset may write into the same array
-                if self._drawn:
-                    self._ended[i] = pictures(self.name, [env])[0]
-                obs = self._reset_row(i)
-            observations.append(obs)
-        obs = self._rows(observations)
-        if not rows:
-            return StepArrays(obs, reward, terminated, truncated, NO_ROWS, obs[:0])
-        return StepArrays(obs, reward, terminated, truncated, np.array(rows), self._rows(finals, rows))
-
-    def _reset_row(self, row: int, seed: int | None = None) -> object:
-        """The first observation of a new episode of one environment."""
-        try:
-            result = self.envs[row].reset(seed=seed)
-        except Exception as error:
-            raise self.failure(row, None, error) from error
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise self.failure(row, None, "it returns an observation alone, not (observation, info)")
-        activity.mark()
-        self.info = result[1]
-        return result[0]
-
-    def _rows(self, singles: list[Any], rows: list[int] | None = None) -> Array:
-        """Observations of single environments as rows. EnvError names the first of the wrong shape."""
-        space = self._observation.space
-        try:
-            batch = self._read(stacked(space, singles), rows)
-        except (ValueError, TypeError, KeyError, IndexError):
-            batch = None
-        if batch is None or batch.shape[1:] != self.observation.shape:
-            wrong = next((i for i, one in enumerate(singles) if not has_shape_of(space, one)), 0)
-            row, is_box = wrong if rows is None else rows[wrong], isinstance(space, gymnasium.spaces.Box)
-            shown = f"shape {np.shape(singles[wrong])}" if is_box else repr(singles[wrong])
-            raise EnvError(
-                f"env {self.name!r} number {row} shows {shown}, which is not in {space_text(space)}: `tightrope check` it"
-            )
-        if rows is None:  # no action follows the others, which end an episode
-            check_mask_rows(self, batch)
-        return batch
-
-    def _spawn(self, num_envs: int, drawn: bool) -> Self:
-        return type(self)(self._factory, num_envs, self.device, self.name, drawn)
-
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        """The environments in their current state: Gymnasium does not draw observations."""
-        if not self._drawn:
-            raise UsageError(f"env {self.name!r} cannot be drawn from observations alone: use agent.record(path)")
-        return pictures(self.name, self.envs[: len(obs)])
-
-    def draw_ended(self, obs: Tensor) -> Array | None:
-        """The environments whose episodes ended in the last step as they were then; other rows are of no use."""
-        if not self._ended:
-            return None
-        some = next(iter(self._ended.values()))
-        return np.stack([self._ended.get(i, some) for i in range(len(obs))])
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()
 
 
 class GymVectorEnv(HostEnv):
