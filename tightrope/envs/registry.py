@@ -20,9 +20,8 @@ import torch
 from ..errors import UsageError, check_positive, near_matches
 from ..types import Env
 from . import classic
-from .arguments import check_arguments_of
+from .arguments import check_arguments_of, takes_arguments
 from .tensor import TensorEnv
-from .validate import takes_arguments
 
 BackendName = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]

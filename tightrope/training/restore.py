@@ -13,7 +13,7 @@ from torch import Tensor
 from ..algorithms.common import VARYING
 from ..engine import COMPILED_C, COMPILED_VERSION, Runtime, State, world
 from ..engine.distributed import broadcast_from_rank0
-from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
+from ..envs.attribute_writer import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..errors import UsageError, one_line, plural, printable
 from ..models.normalizer import RunningMoments
 from ..recording import turned_off

@@ -88,7 +88,7 @@ class ActionWriter:
 
 def action_writer(space: Space, conditions: Conditions = ()) -> ActionWriter:
     """The writer of an action space; UsageError for a space that is not supported."""
-    parts = tuple(action_parts(space, ""))
+    parts = tuple(plain_action_parts(space, ""))
     if not isinstance(space, (gs.Dict, gs.Tuple)):
         return ActionWriter(space, parts[0].spec, parts)
     spec = Composite(tuple((part.name, part.spec) for part in parts), conditions=conditions)
@@ -96,11 +96,11 @@ def action_writer(space: Space, conditions: Conditions = ()) -> ActionWriter:
     return ActionWriter(space, spec, parts)
 
 
-def action_parts(space: Space, path: str) -> Iterator[ActionPart]:
+def plain_action_parts(space: Space, path: str) -> Iterator[ActionPart]:
     """The plain spaces in an action space."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
         for key, entry in entries_of(space):
-            yield from action_parts(entry, f"{path}/{key}" if path else str(key))
+            yield from plain_action_parts(entry, f"{path}/{key}" if path else str(key))
     elif isinstance(space, gs.Discrete):
         yield ActionPart(path, space, Discrete(int(space.n)), np.array(int(space.start)))
     elif isinstance(space, gs.MultiDiscrete) and space.nvec.size:
@@ -160,7 +160,7 @@ def declared_conditions(env: object) -> object:
 
 def read_conditions(given: object, space: Space) -> Conditions:
     """Conditions as an environment declares them: {part: (choice, values)}, in the numbers of its space."""
-    starts = {part.name: part.start for part in action_parts(space, "")}
+    starts = {part.name: part.start for part in plain_action_parts(space, "")}
     try:
         if not isinstance(given, Mapping):
             raise TypeError
