@@ -68,7 +68,7 @@ def is_constant(value: Any, known: Mapping[int, str], depth: int = 0) -> bool:
     def constant(inner: object) -> bool:
         return depth < MAX_DEPTH and (id(inner) in known or is_constant(inner, known, depth + 1))
 
-    if isinstance(value, CONSTANTS) or any(value is stream for stream in GLOBAL_STREAMS):
+    if isinstance(value, CONSTANTS) or any(value is stream for stream in GLOBAL_STREAMS.values()):
         return True  # the global random streams are saved with the run
     if isinstance(value, (tuple, frozenset)):
         return all(map(constant, value))
