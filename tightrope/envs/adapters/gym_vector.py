@@ -20,16 +20,7 @@ from ...errors import EnvError, UsageError
 from ..step_arrays import Array, StepArrays
 from .actions import writer_for_env
 from .gym_single import GymEnv, check_mask_rows, in_drawing_mode
-from .gym_workers import (
-    PIPE_ERRORS,
-    Workers,
-    WorkerTimeout,
-    add_worker_timeouts,
-    capture_errors,
-    close,
-    first_dead,
-    kill_workers,
-)
+from .gym_workers import Workers, WorkerTimeout, add_worker_timeouts, capture_errors, close, failed_worker, kill_workers
 from .host import HostEnv
 from .space_members import stacked, take_rows
 from .spaces import observation_reader
@@ -117,23 +108,13 @@ class GymVectorEnv(HostEnv):
         with capture_errors() as messages:
             try:
                 return function()
-            except WorkerTimeout as error:
-                self._abandon()
-                raise self.failure(error.row, action, str(error)) from None
-            except PIPE_ERRORS as error:
-                dead = first_dead(self.engine.unwrapped)
-                self._abandon()
-                raise self.failure(dead, action, "its process died") from error
-            except queue.Empty:
-                self._abandon()
-                raise self.failure(None, action, "it raised an exception that cannot be pickled") from None
             except Exception as error:
-                pipes = getattr(self.engine.unwrapped, "parent_pipes", [])
-                row = next((i for i, pipe in enumerate(pipes) if pipe is None), None)
+                row, reason = failed_worker(self.engine.unwrapped, error)
                 self._abandon()
                 if messages:
                     error.add_note("\n".join(messages))  # the traceback in the worker
-                raise self.failure(row, action, error) from error
+                explained = isinstance(error, (WorkerTimeout, queue.Empty))
+                raise self.failure(row, action, reason) from (None if explained else error)
             except BaseException:  # a signal: a result that nobody waits for would be taken for a later one
                 self._abandon()
                 raise

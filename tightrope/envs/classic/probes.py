@@ -87,21 +87,12 @@ class Probe5(ProbeEnv):
         return (action == state[:, 0]).to(state.dtype) * 2 - 1
 
 
-class TimeLimitProbe(ProbeEnv):
+class TimeLimitProbe(Probe3):
     """Observation 0 or 1. At 1 the reward is 1 and the task ends; at 0 a time limit ends the episode before the step to 1 is
     rewarded: the values must be gamma and 1."""
 
     time_limit = 1
     initial = Probe5.initial
-
-    def advance(self, state: Tensor, action: Tensor) -> Tensor:
-        return state + 1
-
-    def terminated(self, state: Tensor) -> Tensor:
-        return state[:, 0] >= 2
-
-    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return state[:, 0].clone()
 
 
 class MaskProbe(Probe2):
@@ -200,9 +191,7 @@ class TMaze(TensorEnv):
     action_names = ("ahead", "left", "right")
     time_limit = 40
     solved_at = 1.0
-
-    def initial(self, noise: Tensor) -> Tensor:
-        return torch.cat([(noise < 0.5).to(noise.dtype) * 2 - 1, torch.zeros_like(noise)], 1)  # sign, place
+    initial = Recall10.initial  # sign, place
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         sign, place = state.unbind(1)
