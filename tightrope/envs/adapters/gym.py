@@ -47,12 +47,12 @@ class GymnasiumAdapter:
         if str(entry_point).startswith("gymnasium.envs.mujoco"):
             choose_opengl()
             quieten_warnings()
-        kwargs, limit = options.env_kwargs, options.max_episode_steps
-        limited = {} if limit is None else {"max_episode_steps": limit}
+        limit = options.max_episode_steps
+        kwargs = {**options.env_kwargs, **({} if limit is None else {"max_episode_steps": limit})}
 
         def factory(drawn: bool) -> SingleEnv:
             rendering = {"render_mode": "rgb_array"} if drawn else {}
-            one = made_by_id(env_id, kwargs, gymnasium.make, disable_env_checker=True, **limited, **rendering)
+            one = made_by_id(env_id, kwargs, gymnasium.make, disable_env_checker=True, **rendering)
             return in_wrappers(one, options.wrappers)
 
         if options.vectorization_mode != "vector_entry_point":
@@ -62,7 +62,7 @@ class GymnasiumAdapter:
 
         def vector(count: int) -> VectorEnv:
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-            return made_by_id(env_id, kwargs, gymnasium.make_vec, num_envs=count, vectorization_mode=mode, **limited)
+            return made_by_id(env_id, kwargs, gymnasium.make_vec, num_envs=count, vectorization_mode=mode)
 
         return GymVectorEnv(vector(num_envs), device, env_id, vector)
 
@@ -73,8 +73,12 @@ ADAPTER = GymnasiumAdapter()
 def made_by_id(env_id: str, env_kwargs: Mapping[str, Any], make: Callable[..., Any], **settings: Any) -> Any:
     """What `make`, a function of Gymnasium, returns for an id. A wrong argument of the environment is a UsageError."""
     base, preset = ALIASES.get(env_id, (env_id, {}))
-    kwargs, maker = {**preset, **env_kwargs, **settings}, functools.partial(creator_of, base)
-    return checked_make(env_id, lambda: make_with_arguments(env_id, lambda: make(base, **kwargs), maker, env_kwargs))
+    maker = functools.partial(creator_of, base)
+
+    def one() -> object:
+        return make(base, **settings, **{**preset, **env_kwargs})
+
+    return checked_make(env_id, lambda: make_with_arguments(env_id, one, maker, env_kwargs))
 
 
 def in_wrappers(env: SingleEnv, wrappers: Sequence[Wrap]) -> SingleEnv:
