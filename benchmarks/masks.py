@@ -77,12 +77,12 @@ def cost() -> None:
     with the fastest of three whole runs: so shares far below the noise of a whole run can be told apart.
     """
     from tightrope.envs import recorded_step, tensor
-    from tightrope.envs.adapters import gym_envs
+    from tightrope.envs.adapters import gym_single
     from tightrope.models import ActorCritic
     from tightrope.training import scoring
 
     parts: list[tuple[Any, str]] = [
-        (recorded_step, "check_masks"), (tensor, "check_masks"), (tensor, "with_parts"), (gym_envs, "check_mask_rows"),
+        (recorded_step, "check_masks"), (tensor, "check_masks"), (tensor, "with_parts"), (gym_single, "check_mask_rows"),
         (scoring, "mask_in_info"), (ActorCritic, "_prepare"),
     ]  # fmt: skip
     for backend, steps in (("tensor", 200_000), ("gymnasium", 40_000)):

@@ -19,7 +19,7 @@ from ..models.action_mask import append_mask
 from ..models.observation_groups import append_privileged
 from ..training.build import build
 from ..training.config import Config, config_classes, configure
-from ..training.own_network import import_memory
+from ..training.user_objects import import_memory
 from ..types import Settings
 
 # With tanh: Probe4 always shows 0, where a ReLU network with zero biases learns by its last bias alone.

@@ -98,7 +98,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     if implements_env(given):
         return configure_for(given, env_id, algo, settings, preset_env), given
     if not callable(given):  # a Gymnasium environment, which is looked at where it is
-        from ..envs.adapters.hybrid_writer import Shown
+        from ..envs.adapters.actions import Shown
 
         return configure_for(Shown(given), env_id, algo, settings, preset_env), given
     run = run_settings(env_id, algo, settings)

@@ -207,8 +207,8 @@ def raw_actions(action: Array, policy: ActorCritic, env: Env, path: Path) -> Ten
     if isinstance(policy.head, GaussianHead):
         flat = torch.from_numpy(action.astype(np.float32)).reshape(len(action), -1).to(env.device)
         return (flat - policy.head.middle) / policy.head.half_range
-    start = getattr(writer, "start", None)
-    start = 0 if start is None else start
+    first = None if writer is None else writer.parts[0].start
+    start = np.array(0) if first is None else first
     choices = (action.astype(np.int64) - start).reshape(len(action), *env.action.shape)
     if (
         (choices != action.reshape(choices.shape) - start).any()

@@ -23,7 +23,7 @@ from ..types import Composite, Discrete, Env, MultiDiscrete, Spec
 from .predict import actor_names
 
 if TYPE_CHECKING:
-    from ..envs.adapters.hybrid_writer import Writer
+    from ..envs.adapters.actions import ActionWriter
     from ..envs.adapters.spaces import ObservationReader
 
 ROWS, STEPS = 4, 16  # environments and steps of the test episodes
@@ -92,21 +92,20 @@ def action_outputs(policy: ActorCritic) -> tuple[str, ...]:
 
 def action_arrays(env: Env, action: Tensor) -> list[np.ndarray]:
     """Actions of the policy as the environment gets them: one array, or one for each part of a hybrid action."""
-    from ..envs.adapters.hybrid_writer import writer_of
+    from ..envs.adapters.actions import writer_of
     from ..envs.adapters.space_members import leaves
 
     writer = writer_of(env)
     return list(leaves(writer.space, writer.batch(action.numpy())))
 
 
-def action_settings(policy: ActorCritic, writer: Writer) -> object:
+def action_settings(policy: ActorCritic, writer: ActionWriter) -> object:
     """The action space for the metadata of the file."""
-    from ..envs.adapters.hybrid_writer import HybridWriter
     from ..envs.adapters.space_members import described
 
-    if not isinstance(writer, HybridWriter):
+    if not isinstance(writer.spec, Composite):
         return described(writer.space)
-    pairs = zip(action_outputs(policy), writer.writers, strict=True)
+    pairs = zip(action_outputs(policy), writer.parts, strict=True)
     return [{"name": name, **described(part.space)} for name, part in pairs]
 
 

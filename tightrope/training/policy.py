@@ -58,7 +58,7 @@ class Policy:
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space, as a Gymnasium space."""
-        from ..envs.adapters.hybrid_writer import writer_of
+        from ..envs.adapters.actions import writer_of
 
         return writer_of(self._env).space
 

@@ -82,7 +82,7 @@ def state_rows(rows: MemoryRows, state: object, batch: Tensor) -> Tensor:
 def in_form_of(env: Env, action: Tensor, single: bool, as_tensor: bool) -> object:
     """Actions as members of the environment's space; tensors for tensors."""
     if isinstance(env.action, Composite):
-        from ..envs.adapters.hybrid_writer import hybrid_action
+        from ..envs.adapters.actions import hybrid_action
 
         return hybrid_action(env, action, as_tensor, single)
     array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
@@ -109,7 +109,7 @@ def without_info(env: Env, obs: Any) -> Any:
 def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> object:
     """An observation that has an action mask: its own, or `mask`."""
     if isinstance(env, HostEnv):
-        from ..envs.adapters.gym_masks import with_mask_entry
+        from ..envs.adapters.gym_single import with_mask_entry
 
         return with_mask_entry(env._observation.space, env.action, obs, mask)
     given, whole, seen = torch.as_tensor(obs, device=env.device), env.observation.shape, split.seen.shape

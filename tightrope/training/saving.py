@@ -20,7 +20,7 @@ from safetensors.torch import save
 from ..engine import COMPILED_C, COMPILED_VERSION, Runtime, State, world
 from ..engine.distributed import broadcast_from_rank0
 from ..envs.adapters.host import HostEnv
-from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
+from ..envs.attribute_writer import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
 from ..envs.with_memory import without_memory
 from ..errors import UsageError, one_line, plural, warn
