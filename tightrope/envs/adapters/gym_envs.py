@@ -25,7 +25,7 @@ from ... import activity
 from ...errors import EnvError, UsageError
 from ..step_arrays import NO_ROWS, Array, StepArrays
 from .gym_drawing import in_drawing_mode, pictures
-from .gym_masks import check_mask_rows, mask_source, with_masks
+from .gym_masks import check_mask_rows, given_mask_columns, mask_source, with_masks
 from .gym_workers import (
     PIPE_ERRORS,
     SingleEnv,
@@ -63,6 +63,7 @@ class GymEnv(HostEnv):
             activity.mark()
         one = self.envs[0]
         self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
+        self._mask_columns = given_mask_columns(self) if masks is None else None  # the others are checked one by one
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
         self.pace = int(one.metadata.get("render_fps") or self.pace)
 
@@ -122,7 +123,7 @@ class GymEnv(HostEnv):
                 f"env {self.name!r} number {row} shows {shown}, which is not in {space_text(space)}: `tightrope check` it"
             )
         if rows is None:  # no action follows the others, which end an episode
-            check_mask_rows(self, batch)
+            check_mask_rows(self, batch, self._mask_columns)
         return batch
 
     def _spawn(self, num_envs: int, drawn: bool) -> Self:
@@ -170,6 +171,7 @@ class GymVectorEnv(HostEnv):
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation_reader(engine.single_observation_space), writer_for_env(engine)
         self._set_spaces(*spaces, engine.num_envs, device)
+        self._mask_columns = given_mask_columns(self)
         if isinstance(engine.unwrapped, AsyncVectorEnv):
             add_worker_timeouts(engine.unwrapped, name)
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them
@@ -181,7 +183,7 @@ class GymVectorEnv(HostEnv):
         seed: object = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, self.info = self._call(lambda: self.engine.reset(seed=seed), None)
         rows = self._read(obs)
-        check_mask_rows(self, rows)
+        check_mask_rows(self, rows, self._mask_columns)
         return rows
 
     def _send(self, action: Array) -> None:
@@ -209,7 +211,7 @@ class GymVectorEnv(HostEnv):
             fresh, _ = self._call(lambda: self.engine.reset(options={"reset_mask": done}), action)
             obs[rows] = self._read(fresh)[rows]
         if not self.skips:
-            check_mask_rows(self, obs)
+            check_mask_rows(self, obs, self._mask_columns)
         return StepArrays(obs, reward, terminated, truncated, rows, final_obs, valid)
 
     def _final_rows(self, info: Mapping[str, Any], rows: Array) -> Array:
