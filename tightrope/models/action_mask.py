@@ -88,7 +88,7 @@ def forbids_all(mask: np.ndarray, action: Spec) -> np.ndarray:
     """Whether a row of a mask (N, options) leaves a choice without any option. (N,)"""
     starts = [0, *accumulate(options(action)[:-1])]
     allowed: np.ndarray = np.logical_or.reduceat(mask > 0.5, starts, axis=-1)
-    return ~allowed.all(-1)
+    return np.logical_not(np.logical_and.reduce(allowed, axis=-1))
 
 
 def plain_mask(given: object, action: Spec) -> np.ndarray | None:
