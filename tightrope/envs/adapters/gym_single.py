@@ -26,6 +26,7 @@ from ...models.action_mask import (
     mask_columns,
     mask_rows,
     options,
+    plain_mask,
 )
 from ...types import Composite, Spec
 from ..step_arrays import NO_ROWS, Array, StepArrays
@@ -68,6 +69,7 @@ class GymEnv(HostEnv):
             activity.mark()
         one = self.envs[0]
         self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
+        self._mask_columns = given_mask_columns(self) if masks is None else None  # the others are checked one by one
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
         self.pace = int(one.metadata.get("render_fps") or self.pace)
 
@@ -127,7 +129,7 @@ class GymEnv(HostEnv):
                 f"env {self.name!r} number {row} shows {shown}, which is not in {space_text(space)}: `tightrope check` it"
             )
         if rows is None:  # no action follows the others, which end an episode
-            check_mask_rows(self, batch)
+            check_mask_rows(self, batch, self._mask_columns)
         return batch
 
     def _spawn(self, num_envs: int, drawn: bool) -> Self:
@@ -196,12 +198,16 @@ def with_masks(env: SingleEnv, source: MaskSource | None) -> SingleEnv:
     return env if source is None else MaskInObservation(env, source)
 
 
-def check_mask_rows(env: HostEnv, rows: Array) -> None:
+def given_mask_columns(env: HostEnv) -> slice | None:
+    """The columns of the action mask that an environment itself gives with its observations; None if it gives none."""
+    return mask_columns(env.observation, env.action) if isinstance(env.observation, Composite) else None
+
+
+def check_mask_rows(env: HostEnv, rows: Array, columns: slice | None) -> None:
     """Raise an error if an observation has an action mask that is not of 0 and 1, or allows nothing."""
-    columns = mask_columns(env.observation, env.action) if isinstance(env.observation, Composite) else None
     if columns is not None:
         mask = rows[:, columns]
-        wrong = np.flatnonzero(~np.isin(mask, (0, 1)).all(1) | forbids_all(mask, env.action))
+        wrong = np.flatnonzero(((mask != 0) & (mask != 1)).any(1) | forbids_all(mask, env.action))
         if len(wrong):
             shown = f"env {env.name!r} number {env.first_row + int(wrong[0])} shows the action mask {mask[wrong[0]].tolist()}"
             raise EnvError(f"{shown}: give 1 for allowed options, of each choice at least one, and 0 for the others")
@@ -242,7 +248,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
         gymnasium.utils.RecordConstructorArgs.__init__(self, source=source)
         super().__init__(env)
         self.source, self.action_spec, inner = source, action_writer(env.action_space).spec, env.observation_space
-        self.count = sum(options(self.action_spec))
+        self.count, self.nested = sum(options(self.action_spec)), isinstance(inner, gs.Dict)
         entries = inner.spaces if isinstance(inner, gs.Dict) else {OBSERVATION: inner}
         self.observation_space = gs.Dict({**entries, ACTION_MASK: gs.MultiBinary(self.count)})
 
@@ -259,8 +265,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
         return self._joined(obs, mask), reward, terminated, truncated, info
 
     def _joined(self, obs: Any, mask: Array) -> dict[str, Any]:
-        entries = obs if isinstance(self.env.observation_space, gs.Dict) else {OBSERVATION: obs}
-        return {**entries, ACTION_MASK: mask}
+        return {**obs, ACTION_MASK: mask} if self.nested else {OBSERVATION: obs, ACTION_MASK: mask}
 
     def _mask(self, info: dict[str, Any]) -> Array:
         if self.source == "method":
@@ -269,7 +274,8 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
             given, name = info.get(ACTION_MASK), f"info[{ACTION_MASK!r}]"
         if given is None:
             raise MaskError(f"{name} is missing: give a mask with every observation")
+        mask = plain_mask(given, self.action_spec)
         try:
-            return mask_rows(given, self.action_spec)[0].astype(np.int8)
+            return mask_rows(given, self.action_spec)[0].astype(np.int8) if mask is None else mask
         except UsageError as error:
             raise MaskError(f"{name} {str(error).removeprefix('mask ')}") from None

@@ -19,7 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from ...errors import EnvError, UsageError
 from ..step_arrays import Array, StepArrays
 from .actions import writer_for_env
-from .gym_single import GymEnv, check_mask_rows, in_drawing_mode
+from .gym_single import GymEnv, check_mask_rows, given_mask_columns, in_drawing_mode
 from .gym_workers import Workers, WorkerTimeout, add_worker_timeouts, capture_errors, close, failed_worker, kill_workers
 from .host import HostEnv
 from .space_members import stacked, take_rows
@@ -52,6 +52,7 @@ class GymVectorEnv(HostEnv):
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation_reader(engine.single_observation_space), writer_for_env(engine)
         self._set_spaces(*spaces, engine.num_envs, device)
+        self._mask_columns = given_mask_columns(self)
         if isinstance(engine.unwrapped, AsyncVectorEnv):
             add_worker_timeouts(engine.unwrapped, name)
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them
@@ -63,7 +64,7 @@ class GymVectorEnv(HostEnv):
         seed: object = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, self.info = self._call(lambda: self.engine.reset(seed=seed), None)
         rows = self._read(obs)
-        check_mask_rows(self, rows)
+        check_mask_rows(self, rows, self._mask_columns)
         return rows
 
     def _send(self, action: Array) -> None:
@@ -91,7 +92,7 @@ class GymVectorEnv(HostEnv):
             fresh, _ = self._call(lambda: self.engine.reset(options={"reset_mask": done}), action)
             obs[rows] = self._read(fresh)[rows]
         if not self.skips:
-            check_mask_rows(self, obs)
+            check_mask_rows(self, obs, self._mask_columns)
         return StepArrays(obs, reward, terminated, truncated, rows, final_obs, valid)
 
     def _final_rows(self, info: Mapping[str, Any], rows: Array) -> Array:
