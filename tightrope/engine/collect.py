@@ -33,8 +33,8 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     with threads(threads_for_acting(env.num_envs)):
-        step = array_stepper(env) if actor.choose is not None else None
         in_c = collect_in_c(env, actor, rollout, obs, noise, dead_fraction)
+        step = array_stepper(env) if in_c is None and actor.choose is not None else None
         if in_c is not None:
             obs, num_steps = in_c
         elif step is not None and actor.choose is not None:
