@@ -19,10 +19,12 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from ... import activity
 from ...errors import EnvError, UsageError
+from ...types import Composite
 from ..step_arrays import NO_ROWS, Array, StepArrays
 from .gym_drawing import in_drawing_mode, pictures
 from .gym_masks import check_mask_rows, mask_source, with_masks
@@ -40,7 +42,7 @@ from .gym_workers import (
 from .host import HostEnv
 from .hybrid_writer import writer_for_env
 from .space_members import has_shape_of, space_text, stacked, take_rows
-from .spaces import observation_reader
+from .spaces import NUMPY, ObservationReader, observation_reader
 
 Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
@@ -63,6 +65,8 @@ class GymEnv(HostEnv):
             activity.mark()
         one = self.envs[0]
         self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
+        self._plain = plain_type(self._observation)
+        self._results = np.empty(num_envs, np.float32), np.empty(num_envs, bool), np.empty(num_envs, bool)
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
         self.pace = int(one.metadata.get("render_fps") or self.pace)
 
@@ -74,8 +78,7 @@ class GymEnv(HostEnv):
         observations: list[Any] = []
         rows: list[int] = []
         finals: list[Any] = []
-        reward = np.empty(self.num_envs, np.float32)
-        terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
+        reward, terminated, truncated = self._results
         for i, env in enumerate(self.envs):
             try:
                 obs, paid, over, late, self.info = env.step(self._action.member(self._sent, i))
@@ -111,7 +114,10 @@ class GymEnv(HostEnv):
         """Observations of single environments as rows. EnvError names the first of the wrong shape."""
         space = self._observation.space
         try:
-            batch = self._read(stacked(space, singles), rows)
+            if self._plain is not None and {*map(type, singles)} == {np.ndarray}:
+                batch = np.array(singles, self._plain)
+            else:
+                batch = self._read(stacked(space, singles), rows)
         except (ValueError, TypeError, KeyError, IndexError):
             batch = None
         if batch is None or batch.shape[1:] != self.observation.shape:
@@ -144,6 +150,15 @@ class GymEnv(HostEnv):
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def plain_type(reader: ObservationReader) -> DTypeLike | None:
+    """The type of rows that are the observations themselves, only converted to it; None if more is done to them."""
+    part, spec = reader.parts[0], reader.spec
+    changed = part.axes is not None or part.whole is not None or part.start is not None or part.unit != 1
+    if changed or isinstance(spec, Composite) or spec.shape != part.space.shape:
+        return None
+    return NUMPY[spec.dtype]
 
 
 class GymVectorEnv(HostEnv):

@@ -229,7 +229,7 @@ class ActionWriter:
     def batch(self, actions: Array) -> Array:
         """Convert actions (N, *spec.shape) for a simulator's step: a copy, which it may write into."""
         space, kind = self.space, self.space.dtype
-        if isinstance(space, gs.Box):  # clipped where conversion may round beyond a bound
+        if type(space) is gs.Box or isinstance(space, gs.Box):  # clipped where conversion may round beyond a bound
             return actions.copy() if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
         return (actions.reshape(-1, *(space.shape or ())) + (0 if self.start is None else self.start)).astype(kind)
 
