@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces as gs
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from ... import activity
@@ -44,7 +45,7 @@ from .space_members import (
     space_text,
     stacked,
 )
-from .spaces import observation_reader
+from .spaces import NUMPY, ObservationReader, observation_reader
 
 SingleEnv = gymnasium.Env[Any, Any]
 Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
@@ -69,6 +70,8 @@ class GymEnv(HostEnv):
             activity.mark()
         one = self.envs[0]
         self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
+        self._plain = plain_type(self._observation)
+        self._results = np.empty(num_envs, np.float32), np.empty(num_envs, bool), np.empty(num_envs, bool)
         self._mask_columns = given_mask_columns(self) if masks is None else None  # the others are checked one by one
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
         self.pace = int(one.metadata.get("render_fps") or self.pace)
@@ -81,8 +84,7 @@ class GymEnv(HostEnv):
         observations: list[Any] = []
         rows: list[int] = []
         finals: list[Any] = []
-        reward = np.empty(self.num_envs, np.float32)
-        terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
+        reward, terminated, truncated = self._results
         for i, env in enumerate(self.envs):
             try:
                 obs, paid, over, late, self.info = env.step(self._action.member(self._sent, i))
@@ -118,7 +120,10 @@ class GymEnv(HostEnv):
         """Observations of single environments as rows. EnvError names the first of the wrong shape."""
         space = self._observation.space
         try:
-            batch = self._read(stacked(space, singles), rows)
+            if self._plain is not None and {*map(type, singles)} == {np.ndarray}:
+                batch = np.array(singles, self._plain)
+            else:
+                batch = self._read(stacked(space, singles), rows)
         except (ValueError, TypeError, KeyError, IndexError):
             batch = None
         if batch is None or batch.shape[1:] != self.observation.shape:
@@ -151,6 +156,15 @@ class GymEnv(HostEnv):
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def plain_type(reader: ObservationReader) -> DTypeLike | None:
+    """The type of rows that are the observations themselves, only converted to it; None if more is done to them."""
+    part, spec = reader.parts[0], reader.spec
+    changed = part.axes is not None or part.whole is not None or part.start is not None or part.unit != 1
+    if changed or isinstance(spec, Composite) or spec.shape != part.space.shape:
+        return None
+    return NUMPY[spec.dtype]
 
 
 def in_drawing_mode(env: SingleEnv, drawn: bool, factory: Callable[..., Any] | None = None) -> SingleEnv:
