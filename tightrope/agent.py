@@ -20,15 +20,7 @@ from .logging import Callback, NotebookPicture
 from .logging.callback import MetricsRow
 from .output import print_line
 from .training import user_objects
-from .training.build import (
-    build,
-    check_env,
-    configured,
-    configured_with,
-    make_env,
-    per_rank_config,
-    resolved,
-)
+from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
 from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy

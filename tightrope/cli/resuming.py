@@ -14,7 +14,7 @@ from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, join
 from ..errors import UsageError, plural, printable
 from ..logging import CallbackList, EvaluationLine
-from ..population.page_data import PAGE
+from ..population.page import PAGE
 from ..population.population import Population
 from ..population.record import FILE
 from ..population.vary import rejoined

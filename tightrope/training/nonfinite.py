@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.metrics import BadEntry
+from ..engine.runtime import Watcher
 from ..errors import one_line
 from ..files import Place
 from ..functional import terms_to_check
@@ -123,7 +124,7 @@ def replay_phase(
 
 
 @contextmanager
-def replaying_eagerly(state: State, watcher: Any, recorded: tuple[Rollout, Tensor] | None) -> Iterator[None]:
+def replaying_eagerly(state: State, watcher: Watcher | None, recorded: tuple[Rollout, Tensor] | None) -> Iterator[None]:
     """Inside, the state runs phases eagerly and calls the watcher after each gradient. With `recorded`, a rollout and the
     observations after it, no environment is stepped: the rollout is still in the state."""
     before = state.env, state.runtime, state.functions
