@@ -113,10 +113,10 @@ def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> 
 
         return with_mask_entry(env._observation.space, env.action, obs, mask)
     given, whole, seen = torch.as_tensor(obs, device=env.device), env.observation.shape, split.seen.shape
-    if as_rows(given, whole) is not None:
+    if flat_rows(given, whole) is not None:
         check_one_mask(mask)
         return given
-    if (found := as_rows(given, seen)) is None:
+    if (found := flat_rows(given, seen)) is None:
         raise UsageError(f"an observation of shape {tuple(given.shape)} does not fit: give {seen}, or a batch of them")
     if mask is None:
         raise UsageError(MISSING_MASK)
@@ -126,7 +126,7 @@ def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> 
     return joined[0] if single else joined
 
 
-def as_rows(given: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, bool] | None:
+def flat_rows(given: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, bool] | None:
     """(flat rows, whether it is a single observation) for a tensor of this shape or a batch of it; None for another shape."""
     single = tuple(given.shape) == shape
     if not single and tuple(given.shape[1:]) != shape:
@@ -227,7 +227,7 @@ def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:
             pieces += [size] if name != ACTION_MASK or policy.action_mask is None else []
             continue
         given = torch.as_tensor(obs[name], device=env.device)
-        if (found := as_rows(given, part.shape)) is None:
+        if (found := flat_rows(given, part.shape)) is None:
             shape = tuple(given.shape)
             raise UsageError(f"{name!r} of an observation has shape {shape}: give {part.shape}, or a batch of them")
         rows, single = found
@@ -250,8 +250,8 @@ def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
     except (TypeError, ValueError, RuntimeError):
         return obs
     seen = env.observation if policy.action_mask is None else policy.action_mask.seen
-    whole = any(as_rows(given, shape) is not None for shape in (env.observation.shape, seen.shape))
-    found = as_rows(given, group.spec.shape)
+    whole = any(flat_rows(given, shape) is not None for shape in (env.observation.shape, seen.shape))
+    found = flat_rows(given, group.spec.shape)
     if found is None or (given.is_floating_point() and whole):
         return obs
     rows, single = found
