@@ -239,10 +239,8 @@ class Agent(AgentBase, metaclass=AgentType):
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
-        if self.loaded is not None and not quiet:
-            for line in resume_notes(self.loaded, self.state, config):
-                print_line(line)
-        for line in self.taken_over if self.loaded is None and not quiet else ():
+        shown = self.taken_over if self.loaded is None else resume_notes(self.loaded, self.state, config)
+        for line in () if quiet else shown:
             print_line(line)
         self.loaded, self.taken_over = None, []
         return Trainer(self.state, config, self.score_env, self.run, quiet, until, callbacks, **how)

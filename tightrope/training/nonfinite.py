@@ -154,7 +154,7 @@ class Replayed:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             return getattr(self.env, name)
 
 
