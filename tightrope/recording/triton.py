@@ -46,7 +46,7 @@ EXPRESSIONS = {
 }  # fmt: skip
 SMALL_POWERS = ("3", "4", "3.0", "4.0")  # a square is a product already
 HEAD = """\
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=[{names}])
 def row_kernel({parameters}, rows, BLOCK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = n < rows
@@ -64,7 +64,10 @@ def kernel_source(program: RowProgram, places: Mapping[str, str], order: tuple[s
                 continue  # not changed
             value = f"v{i}.to(tl.uint8)" if node.dtype == "b1" else f"v{i}"
             body.append(f"tl.store({name} + {places[name].format(k=k)}, {value}, mask=inside)")
-    return HEAD.format(parameters=", ".join(order)) + "".join(f"    {line}\n" for line in body)
+    names = ", ".join(
+        f'"{name}"' for name in (*order, "rows")
+    )  # or each alignment of a row would be compiled for itself
+    return HEAD.format(names=names, parameters=", ".join(order)) + "".join(f"    {line}\n" for line in body)
 
 
 def expression(nodes: list[Node], node: Node, places: Mapping[str, str]) -> str:
