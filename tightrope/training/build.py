@@ -240,7 +240,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
     calls = config.algorithm.phases * (config.algorithm.num_steps + config.algorithm.updates_per_phase)
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env, calls)
-    runtime.prepare(policy)
+    runtime.prepare(policy, env)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     state.functions = state.functions.with_own(
         {f.name: f.function for f in config.run.functions if f.function is not None}
