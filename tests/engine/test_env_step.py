@@ -8,7 +8,6 @@ from itertools import islice
 
 import pytest
 import torch
-from tightrope.envs.dry_run import random_action
 from torch import Tensor
 
 import tightrope as tr
@@ -18,6 +17,7 @@ from tightrope.engine.collect import advance
 from tightrope.engine.kernels.env_step import EnvStep, EnvSteps, step_source, tried
 from tightrope.envs import ENVS, TensorEnv, make
 from tightrope.envs.classic import CartPole, Pendulum
+from tightrope.envs.methods import random_action
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Discrete, MultiDiscrete, Rollout
 

@@ -8,8 +8,11 @@ equation is written a second time. Before a kernel is used, it is compared with 
 from __future__ import annotations
 
 import copy
-import linecache
+import hashlib
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import ExecutionLoader
 from typing import cast
 
 import torch
@@ -17,7 +20,7 @@ from torch import Tensor
 
 from ...envs import TensorEnv
 from ...envs.attributes import copy_attributes
-from ...envs.dry_run import ROWS, random_action
+from ...envs.methods import ROWS, random_action
 from ...envs.recorded_step import class_values
 from ...envs.tensor import BASE_ATTRIBUTES, UNSAVED
 from ...errors import raised
@@ -37,6 +40,25 @@ MAX_TEST_ROWS = 1024  # with many more, rounding would take some number across a
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # differences that count as rounding
 STATE = {"state": "state", "clock": "clock", "running_return": "_running_return"}
 WRITTEN = ("obs", "action", "reward", "terminated", "truncated", "final_obs")  # of a row of the rollout
+IMPORTS = """\
+import triton
+import triton.language as tl
+from tightrope.engine.kernels.row_math import *
+
+"""
+
+
+class KernelLoader(ExecutionLoader):
+    """Loads a module from its text. Triton asks Python for the text of a function, which Python finds here."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def get_source(self, fullname: str) -> str:
+        return self.text
+
+    def get_filename(self, fullname: str) -> str:
+        return f"{fullname}.py"
 
 
 class EnvStep:
@@ -49,18 +71,13 @@ class EnvStep:
         self.kernel: Kernel = {}
 
     def compile(self) -> None:
-        """Load the source as a kernel. Triton reads the text of a function, which it finds in Python's cache of lines."""
-        import triton
-        import triton.language as tl
-
-        from . import row_math
-
-        name = f"<step of {type(self.env).__name__} {id(self)}>"
-        linecache.cache[name] = len(self.source), None, self.source.splitlines(True), name
-        names: dict[str, object] = {"triton": triton, "tl": tl, "__name__": __name__}
-        names |= {key: x for key, x in vars(row_math).items() if key.startswith("row_")}
-        exec(compile(self.source, name, "exec"), names)
-        self.kernel = cast(Kernel, names["row_kernel"])
+        """Load the source as a module with a kernel."""
+        name = f"tightrope_step_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+        spec = importlib.util.spec_from_loader(name, loader := KernelLoader(IMPORTS + self.source))
+        assert spec is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        self.kernel = cast(Kernel, module.row_kernel)
 
     @torch.no_grad()
     def __call__(self, env: Env, obs: Tensor, action: Tensor, given: Tensor, noise: Tensor, row: Row) -> Tensor:
