@@ -16,7 +16,7 @@ test: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres ## the whole test s
 
 test-kernels: $(VENV)/installed-dev ## the Triton kernels in Triton's interpreter (300 MB more, in a folder of its own)
 	$(PIP) install --no-deps --target $(VENV)/triton triton==3.7.1
-	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/engine/test_kernels.py
+	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/engine/test_kernels.py tests/engine/test_env_step.py tests/engine/test_orders.py
 
 lint: $(VENV)/installed-dev        ## style and types
 	$(BIN)/ruff check .

@@ -1,12 +1,14 @@
 """Tightrope on a GPU, CartPole, in every way of executing it: speed, agreement, memory, time to solve.
 
     python benchmarks/gpu.py speed [--sizes 1024x32 8192x32 65536x16] [--precision fp32 tf32] [--modes graph max] [--subclass]
+    python benchmarks/gpu.py steps [--sizes 8192x32] [--modes eager graph]
     python benchmarks/gpu.py agreement | memory | classic [--modes eager graph max]
     python benchmarks/gpu.py solve [--seeds 5] [--first-seed 411]
 
 `speed` prints the lines of JSON that the references print, with the recipe and the clock of references/recipe.py;
-`benchmarks/speed.py gpu` runs it side by side with them. The others print a Markdown table. With --device cpu all of it runs,
-in the modes there are on a CPU, to try the script out.
+`benchmarks/speed.py gpu` runs it side by side with them. The others print a Markdown table. `steps` compares whole phases
+with and without the kernel of a step of the environments and the orders without a sort. With --device cpu all of it runs, in
+the modes there are on a CPU, to try the script out.
 """
 
 import json
@@ -25,6 +27,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.algorithms.ppo import PPOMetrics, ppo
+from tightrope.types import Box, MultiDiscrete
 
 sys.path.insert(0, str(Path(__file__).parent / "references"))
 
@@ -50,6 +53,22 @@ class Centered(tr.envs.CartPole):
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return 1 - next_state[:, 0].abs() / 2.4
+
+
+class Levers(tr.envs.TensorEnv):
+    """Several choices: each lever moves one number towards or away from zero."""
+
+    observation, action = Box((4,)), MultiDiscrete((3, 3, 3, 3))
+    noise_size, time_limit = 4, 100
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return 2 * noise - 1
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return (state + 0.1 * (action.to(state.dtype) - 1)).clamp(-2, 2)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return 1 - next_state.square().mean(1)
 
 
 def agent(size: tuple[int, int], mode: str, device: str, phases: int = PLAN, **settings: Any) -> tr.PPO:
@@ -84,6 +103,33 @@ def speed(
     episodes, _, lengths = torch.stack([next(loop).episodes for _ in range(recipe.LAST)]).sum(0).tolist()
     name = f"tightrope {mode}" + (", own reward" if subclass else "")
     return recipe.result(name, size, precision, setup, per_phase, episodes, lengths)
+
+
+def steps(size: tuple[int, int], modes: list[str], device: str, seconds: float) -> None:
+    """Whole phases with and without the kernel of a step of the environments, one after the other in the same process."""
+    print(
+        f"| {size[0]} x {size[1]} | mode | plain steps and a sort, M steps/s | kernels | ratio |\n|---|---|---|---|---|"
+    )
+    for env in ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", Centered, Levers):
+        name = env if isinstance(env, str) else env.__name__
+        for mode in modes:
+            rates, refusal = [], None
+            for plain in (True, False):
+                it = agent(size, mode, device, env=env)
+                runtime, loop = it.state.runtime, ppo(it.state, it.config.algorithm)
+                if plain:
+                    runtime.env_steps.step, runtime.has_orders = None, False
+                elif runtime.env_steps.step is None:
+                    refusal = runtime.env_steps.refusal or "no device for kernels"
+                for _ in range(3):  # plain, capture, replay
+                    next(loop)
+                synchronize()
+                per_phase = recipe.steady(lambda loop=loop: next(loop), synchronize, seconds)
+                rates.append(size[0] * size[1] / per_phase / 1e6)
+            print(
+                f"| {name} | {mode} | {rates[0]:.2f} | {refusal or f'{rates[1]:.2f}'} | {rates[1] / rates[0]:.2f} |",
+                flush=True,
+            )
 
 
 def agreement(modes: list[str], device: str, phases: int = 3) -> None:
@@ -166,7 +212,7 @@ def solved(device: str, seed: int, mode: str) -> tuple[float, float, float, floa
 
 def main() -> None:
     parser = recipe.arguments(__doc__)
-    parser.add_argument("what", choices=("speed", "agreement", "memory", "classic", "solve"))
+    parser.add_argument("what", choices=("speed", "steps", "agreement", "memory", "classic", "solve"))
     parser.add_argument("--modes", nargs="+", help="ways of execution: eager, compile, graph, max, auto")
     parser.add_argument("--subclass", action="store_true", help="speed: a subclass of CartPole with its own reward")
     parser.add_argument("--seeds", type=int, default=5, help="solve: how many")
@@ -179,6 +225,9 @@ def main() -> None:
         for num_envs, num_steps, precision in recipe.workloads(args):
             for mode in args.modes or ["graph", "max"]:
                 speed((num_envs, num_steps), mode, precision, args.seconds, args.device, args.subclass).print()
+    elif args.what == "steps":
+        for size in dict.fromkeys((num_envs, num_steps) for num_envs, num_steps, _ in recipe.workloads(args)):
+            steps(size, args.modes or ["eager", "graph"], args.device, args.seconds)
     elif args.what == "solve":
         solve(args.device, range(args.first_seed, args.first_seed + args.seeds), args.modes or ["auto"])
     else:

@@ -2,6 +2,7 @@
 signal ignored."""
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in items if item.get_closest_marker("gpu")]
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in set(needing)]
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules live until the end: no garbage collection looks through these millions of objects again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

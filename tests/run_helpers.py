@@ -38,6 +38,12 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
+def skip_file_without(package: str) -> None:
+    """Leave out the tests of a file where a package is not installed. It is not imported yet: every worker reads all files."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
+
+
 def start_command(*words: str, **options: Any) -> PythonProcess:
     """`tightrope` with some words, in a process of its own."""
     return PythonProcess("-m", "tightrope", *words, **options)

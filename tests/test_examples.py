@@ -9,9 +9,9 @@ from forks import PythonProcess
 ROOT = Path(__file__).parents[1]
 
 
-def run(script: Path, cwd: Path) -> str:
+def run(script: Path, cwd: Path, *words: str) -> str:
     """What a script prints; a warning is an error."""
-    process = PythonProcess(str(script), cwd=cwd, variables={"PYTHONWARNINGS": "error"})
+    process = PythonProcess(str(script), *words, cwd=cwd, variables={"PYTHONWARNINGS": "error"})
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
@@ -21,8 +21,8 @@ def means(output: str) -> list[float]:
     return [float(number) for number in re.findall(r"mean (-?[\d.]+),", output)]
 
 
-def example(name: str, cwd: Path) -> str:
-    return run(ROOT / "examples" / name, cwd)
+def example(name: str, cwd: Path, *words: str) -> str:
+    return run(ROOT / "examples" / name, cwd, *words)
 
 
 def test_cartpole(tmp_path):
@@ -73,7 +73,7 @@ def test_hybrid_actions(tmp_path):
 
 
 def test_memory(tmp_path):
-    output = example("memory.py", tmp_path)
+    output = example("memory.py", tmp_path, "120000")
     without, remembered = means(output)
     assert without < 200
     assert remembered >= 450

@@ -33,16 +33,33 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text())
 
 
+@functools.cache
+def nodes_of(module: str) -> list[ast.AST]:
+    return [*ast.walk(tree_of(module))]
+
+
+def lines_of(module: str) -> list[str]:
+    return MODULES[module].read_text().splitlines()
+
+
 def room_of(module: str) -> str:
     """'training' for tightrope.training.config, '' for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
 
-def imports_of(module: str) -> Iterator[str]:
+@functools.cache
+def imports_of(module: str) -> set[str]:
     """Modules and packages, ours by their full names, that a module imports anywhere in it."""
-    tree = tree_of(module)
+    return {*imported_by(module)}
+
+
+def ours(module: str) -> set[str]:
+    return {imported for imported in imports_of(module) if imported.partition(".")[0] == "tightrope"}
+
+
+def imported_by(module: str) -> Iterator[str]:
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -58,16 +75,12 @@ def test_every_module_has_its_room() -> None:
     assert {room_of(module) for module in MODULES} - {"", "__main__"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ROOMS])
-def test_a_room_looks_only_at_rooms_before_it(module: str) -> None:
-    mine = ROOMS.index(room_of(module))
-    for imported in imports_of(module):
-        if imported.split(".")[0] != "tightrope":
-            continue
-        if imported == "tightrope":
-            assert room_of(module) == "cli", "only the command line may look at the package as a whole"
-        else:
-            assert ROOMS.index(room_of(imported)) <= mine, f"{module} imports {imported}"
+def test_a_room_looks_only_at_rooms_before_it() -> None:
+    place = {room: i for i, room in enumerate(ROOMS)}
+    place[""] = place["cli"]  # only the last room looks at the package as a whole
+    pairs = [(module, imported) for module in MODULES if room_of(module) in ROOMS for imported in ours(module)]
+    assert len(pairs) > len(MODULES)
+    assert not [pair for pair in pairs if place[room_of(pair[1])] > place[room_of(pair[0])]]
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
@@ -82,19 +95,21 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "functional"])
-def test_the_equations_need_nothing_but_torch(module: str) -> None:
+def in_rooms(*rooms: str) -> list[str]:
+    found = [module for module in MODULES if room_of(module) in rooms]
+    assert {*map(room_of, found)} == {*rooms}
+    return found
+
+
+def test_the_equations_need_nothing_but_torch() -> None:
     allowed = {"torch", "math", "jaxtyping", "typing", "collections.abc", "dataclasses", "tightrope.types"}
-    for imported in imports_of(module):
-        assert imported in allowed or imported.startswith("tightrope.functional"), imported
+    imported = set().union(*map(imports_of, in_rooms("functional")))
+    assert {i for i in imported if not i.startswith("tightrope.functional")} <= allowed
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "logging"])
-def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
-    ours = {i for i in imports_of(module) if i.startswith("tightrope")}
-    assert all(
-        room_of(i) in ("logging", "errors", "files", "output", "processes", "types", "draw", "engine") for i in ours
-    ), ours
+def test_what_shows_a_run_knows_nothing_of_ours() -> None:
+    rooms = {room_of(imported) for module in in_rooms("logging") for imported in ours(module)}
+    assert rooms <= {"logging", "errors", "files", "output", "processes", "types", "draw", "engine"}
 
 
 # one place that decides, and pages that are read at a glance --------------------------------------------------------------
@@ -107,29 +122,30 @@ GLOBALS = {"tightrope.engine.distributed"}  # the ranks that this process has jo
 
 @pytest.mark.parametrize("module", PAGES)
 def test_a_page_is_short_and_looks_at_few_modules(module: str) -> None:
-    assert len(MODULES[module].read_text().splitlines()) <= 150
-    ours = {i for i in imports_of(module) if i.startswith("tightrope")}
-    assert len(ours) <= 4, ours
+    assert len(lines_of(module)) <= 150
+    assert len(ours(module)) <= 4, ours(module)
 
 
 @pytest.mark.parametrize("module", [*PAGES, "tightrope.algorithms.common"])
 def test_a_page_asks_neither_for_the_device_nor_for_ranks(module: str) -> None:
-    names = {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+    names = {node.attr for node in nodes_of(module) if isinstance(node, ast.Attribute)}
     assert names.isdisjoint({"type", "is_cuda", "is_distributed", "mode", "precision", "compiles", "on_device"})
 
 
-@pytest.mark.parametrize("module", list(MODULES))
-def test_no_hidden_state(module: str) -> None:
-    tree = tree_of(module)
-    assert module in GLOBALS or not any(isinstance(node, ast.Global) for node in ast.walk(tree))
-    assert module in CONTEXT_VARIABLES or "contextvars" not in imports_of(module)
+def test_no_hidden_state() -> None:
+    assert {m for m in MODULES if any(isinstance(node, ast.Global) for node in nodes_of(m))} <= GLOBALS
+    assert {m for m in MODULES if "contextvars" in imports_of(m)} <= CONTEXT_VARIABLES
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ("engine", "algorithms", "training", "tools")])
-def test_only_the_runtime_decides_how_functions_are_executed(module: str) -> None:
-    called = {ast.unparse(n.func) for n in ast.walk(tree_of(module)) if isinstance(n, ast.Call)}
+@functools.cache
+def calls_in(module: str) -> set[str]:
+    return {ast.unparse(node.func) for node in nodes_of(module) if isinstance(node, ast.Call)}
+
+
+def test_only_the_runtime_decides_how_functions_are_executed() -> None:
     deciding = {"torch.compile", "torch.compiler.is_compiling", "torch.is_autocast_enabled", "Graph"}
-    assert module == DECIDES or called.isdisjoint(deciding), called & deciding
+    modules = in_rooms("engine", "algorithms", "training", "tools")
+    assert {module for module in modules if not calls_in(module).isdisjoint(deciding)} == {DECIDES}
 
 
 # files and names --------------------------------------------------------------------------------------------------------
@@ -142,12 +158,11 @@ ANY = dict(  # lines with Any that a room may have: lower a number when there ar
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", list(MODULES))
-def test_files_and_functions_are_short(module: str) -> None:
-    assert len(MODULES[module].read_text().splitlines()) <= 300
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.FunctionDef) and f"{module}.{node.name}" not in LONG:
-            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+def test_files_and_functions_are_short() -> None:
+    assert not {m: len(lines_of(m)) for m in MODULES if len(lines_of(m)) > 300}
+    functions = [(m, node) for m in MODULES for node in nodes_of(m) if isinstance(node, ast.FunctionDef)]
+    long = {f"{m}.{node.name}" for m, node in functions if (node.end_lineno or 0) - node.lineno >= 60}
+    assert long <= LONG
 
 
 def test_a_name_stands_for_one_thing() -> None:
@@ -163,17 +178,15 @@ def test_a_name_stands_for_one_thing() -> None:
 
 def test_any_becomes_rarer() -> None:
     found: dict[str, int] = {}
-    for module, path in MODULES.items():
-        lines = path.read_text().splitlines()
-        found[room_of(module)] = found.get(room_of(module), 0) + sum(bool(re.search(r"\bAny\b", x)) for x in lines)
+    for module in MODULES:
+        any_lines = sum(bool(re.search(r"\bAny\b", line)) for line in lines_of(module))
+        found[room_of(module)] = found.get(room_of(module), 0) + any_lines
     too_many = {room: count for room, count in found.items() if room and count > ANY.get(room, 0)}
     assert not too_many, too_many
 
 
-@pytest.mark.parametrize("module", list(MODULES))
-def test_every_module_says_what_it_is(module: str) -> None:
-    tree = tree_of(module)
-    assert ast.get_docstring(tree) or room_of(module) == "__main__"
+def test_every_module_says_what_it_is() -> None:
+    assert {module for module in MODULES if not ast.get_docstring(tree_of(module))} <= {"tightrope.__main__"}
 
 
 def test_git_ignores_no_source_and_no_test() -> None:
@@ -266,8 +279,20 @@ def test_every_public_name_is_there() -> None:
         assert len(package.__all__) == len(set(package.__all__))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("", "cli", "__main__")])
-def test_nothing_that_trains_prints_but_by_print_line(module: str) -> None:
+def test_nothing_that_trains_prints_but_by_print_line() -> None:
     """A stream that cannot be written must not end training."""
-    calls = [node.func for node in ast.walk(tree_of(module)) if isinstance(node, ast.Call)]
-    assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
+    assert {room_of(module) for module in MODULES if "print" in calls_in(module)} <= {"", "cli", "__main__"}
+
+
+# what is read is never run ----------------------------------------------------------------------------------------------
+
+FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+FORBIDDEN_CALLS = {
+    "torch.load", "torch.save", "np.load", "numpy.load", "np.save", "eval", "exec", "__import__",
+    "yaml.load", "yaml.full_load", "yaml.unsafe_load", "yaml.dump",
+}  # fmt: skip
+
+
+def test_no_source_file_can_unpickle() -> None:
+    assert not {m for m in MODULES if FORBIDDEN_MODULES & {i.partition(".")[0] for i in imports_of(m)}}
+    assert not {m for m in MODULES if FORBIDDEN_CALLS & calls_in(m)}

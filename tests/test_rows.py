@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tightrope import types
 from tightrope.rows import rows_at, sorted_places
+from tightrope.types import Batch
 
 
 @pytest.mark.parametrize("shape", [(4, 512), (10, 2048), (3, 1), (2, 100)])
@@ -33,3 +35,14 @@ def test_rows_of_what_needs_a_gradient_have_one() -> None:
     rows_at(column, torch.tensor([1, 1])).sum().backward()
     assert column.grad is not None
     assert column.grad.sum() == 4
+
+
+@pytest.mark.parametrize("at_once", [0, 200, 1 << 18])  # bytes: one epoch, two epochs, all
+def test_minibatches_are_the_rows_in_the_order_of_each_epoch(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "COPIED_AT_ONCE", at_once)
+    columns = torch.arange(7.0), torch.arange(7), *torch.arange(28.0).view(4, 7)
+    batch, order = Batch(*columns), torch.rand(5, 7, generator=torch.Generator().manual_seed(1)).argsort()
+    found = list(batch.minibatches(3, order))
+    assert [len(minibatch) for minibatch in found] == [2, 2, 3] * 5
+    for name, column in zip(Batch.__match_args__, columns, strict=True):
+        assert torch.equal(torch.cat([getattr(minibatch, name) for minibatch in found]), column[order.flatten()])

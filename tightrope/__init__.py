@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .logging.callback import Callback, StopTraining
     from .population.population import Population
-    from .saved import load, load_policy
+    from .saved import load
     from .training.evaluate import Evaluation
-    from .training.policy import Policy
+    from .training.policy import Policy, load_policy
 
 __all__ = [
     "PPO",
@@ -61,9 +61,9 @@ HOMES = {
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
     "logging.callback": ("Callback", "StopTraining"),
     "training.evaluate": ("Evaluation",),
-    "training.policy": ("Policy",),
+    "training.policy": ("Policy", "load_policy"),
     "population.population": ("Population",),
-    "saved": ("load", "load_policy"),
+    "saved": ("load",),
 }
 
 

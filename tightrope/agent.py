@@ -20,28 +20,22 @@ from .logging import Callback, NotebookPicture
 from .logging.callback import MetricsRow
 from .output import print_line
 from .training import user_objects
-from .training.build import (
-    build,
-    check_env,
-    configured,
-    configured_with,
-    make_env,
-    per_rank_config,
-    resolved,
-)
+from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
 from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
-from .training.own_network import Network, import_memory, memory_setting, network_path
-from .training.restore import find_on_all_ranks, nothing_to_do, restore, resume_notes, start_from
+from .training.own_code import imported, is_import_path
+from .training.plan import nothing_to_do, resume_notes
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
+from .training.saving import find_on_all_ranks, restore
 from .training.schedules import check_functions
 from .training.scoring import is_complete, options_of
 from .training.settings import resolve_device
 from .training.signals import Interrupts
 from .training.trainer import Outcome, Trainer
-from .training.user_objects import import_own_code
+from .training.user_objects import Network, import_memory, import_own_code, memory_setting, network_path
+from .training.warm_start import start_from
 from .types import Env
 
 
@@ -73,25 +67,30 @@ class Agent(AgentBase, metaclass=AgentType):
             settings["network"] = network_path(network)
         if "memory" in settings:
             settings["memory"] = memory_setting(settings["memory"])
-        if isinstance(env, str) and not user_objects.is_import_path(env):
+        if isinstance(env, str) and not is_import_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configured(env, self.algo, settings)
             user_objects.import_training_env(config.run.train_env)
             env = None
         else:
-            env = user_objects.imported(env) if isinstance(env, str) else env
+            env = imported(env) if isinstance(env, str) else env
             config, env = configured_with(env, self.algo, settings, user_objects.settings_fixed_by(env, settings))
         import_memory(config.network.memory)
         self._setup(config, env, network)
 
     @classmethod
-    def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
-        """An untrained agent with exactly these settings."""
+    def from_config(cls, config: Config, network: Network | None = None) -> Self:
+        """An untrained agent with exactly these settings, which the user gave."""
         join()
         user_objects.import_training_env(config.run.train_env)
         import_memory(config.network.memory)
+        return cls.made_of(import_own_code(config), None, network)
+
+    @classmethod
+    def made_of(cls, config: Config, env: Any, network: Network | None, new: bool = True) -> Self:
+        """An untrained agent. Nothing that the settings name is imported: they may be saved ones."""
         agent = cls.__new__(cls)
-        agent._setup(import_own_code(config), env, network)
+        agent._setup(config, env, network, new)
         return agent
 
     def _setup(self, config: Config, env: Any, network: Network | None, new: bool = True) -> None:
@@ -240,10 +239,8 @@ class Agent(AgentBase, metaclass=AgentType):
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
-        if self.loaded is not None and not quiet:
-            for line in resume_notes(self.loaded, self.state, config):
-                print_line(line)
-        for line in self.taken_over if self.loaded is None and not quiet else ():
+        shown = self.taken_over if self.loaded is None else resume_notes(self.loaded, self.state, config)
+        for line in () if quiet else shown:
             print_line(line)
         self.loaded, self.taken_over = None, []
         return Trainer(self.state, config, self.score_env, self.run, quiet, until, callbacks, **how)

@@ -11,18 +11,18 @@ import torch
 
 from .engine import State, isolated_rng, stream_seed
 from .envs.with_memory import without_memory
-from .errors import UsageError, checked_seed
+from .errors import UsageError, check_count, checked_seed
 from .logging import Clip
 from .training.config import MAX_EPISODES, Config
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.export import Exported, export_policy
-from .training.imitation import Imitation, imitate
 from .training.names import known_arguments, missing_member
+from .training.own_code import short_name
 from .training.predict import predict
 from .training.scoring import evaluation_env, options_of
 from .training.signals import Interrupted
-from .training.user_objects import short_name
 from .training.video import RecordedVideo, Shot, record_video
+from .training.warm_start import Imitation, imitate
 from .types import Env
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class AgentBase:
             tick: Called after every step with the number of finished episodes.
         """
         self.check_open()
-        if not isinstance(episodes, int) or not 1 <= episodes <= MAX_EPISODES:
-            raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MAX_EPISODES:,}")
+        check_count("episodes", episodes, MAX_EPISODES)
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic {deterministic!r} is not True or False")
         if eval_seconds is not None and not eval_seconds > 0:

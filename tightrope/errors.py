@@ -49,6 +49,12 @@ def check_positive(name: str, value: int | None) -> None:
         raise UsageError(f"{name} {value} is not positive: give at least 1")
 
 
+def check_count(name: str, value: object, most: int) -> None:
+    """Raise UsageError unless this is a whole number from 1 to `most`."""
+    if not isinstance(value, int) or not 1 <= value <= most:
+        raise UsageError(f"{name} {value!r} is invalid: give a whole number from 1 to {most:,}")
+
+
 def checked_seed(seed: Any) -> int:
     """Return the seed; UsageError unless it is a whole number that every generator accepts."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):

@@ -10,8 +10,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .agent import Agent, agent_class
 from .engine import world
 from .engine.distributed import join
@@ -23,15 +21,14 @@ from .models import NetworkConfig
 from .models.hybrid_spec import flat_action, flat_parts
 from .training import user_objects
 from .training.build import per_rank_config
-from .training.checkpoint_reader import CONFIG, Checkpoint, find
+from .training.checkpoint_reader import CONFIG, Checkpoint
 from .training.config import Config
-from .training.own_code import NAMES
-from .training.own_network import Network
-from .training.policy import Policy, loaded, spec_from_json
-from .training.restore import check_plausible, find_on_all_ranks, restore
+from .training.own_code import NAMES, imported, is_import_path, needs_import
+from .training.policy import spec_from_json
 from .training.run_directory import directory, load_config
-from .training.settings import available, device_name, name_of_device, resolve_device
-from .training.user_objects import import_own_code, is_import_path
+from .training.saving import check_plausible, find_on_all_ranks, restore
+from .training.settings import available, name_of_device
+from .training.user_objects import Network, import_own_code, network_for
 from .types import Env, Settings, Spec
 
 MAX_SHOWN = 4  # settings named in one line
@@ -75,23 +72,6 @@ def agent_from(
     return agent
 
 
-def load_policy(
-    path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
-) -> Policy:
-    """Load a policy without its environment: neither the environment nor its package is imported.
-
-    Args:
-        path: Directory of a run or of a saved agent.
-        checkpoint: last, best, or the name of a checkpoint.
-        network: The network, if it is your own.
-        device: Torch device of the policy.
-    """
-    path, where = Path(path), resolve_device(device_name(device))
-    found = find(path, checkpoint)
-    check_plausible(found, found.config)
-    return loaded(found, found.config, network_for(found.config, path, network), where)
-
-
 def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
     """A new agent with the settings of a run that was stopped before its first checkpoint."""
     join()
@@ -105,17 +85,10 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 def env_from_name(env: str, config: Config) -> Any:
     """Import the environment that a user names as module:Class; None if the name is the id of the run's environment."""
     if is_import_path(env):
-        return user_objects.imported(env)
+        return imported(env)
     if env != config.env:
         raise UsageError(f"env {env!r} is not the run's {config.env!r}: to evaluate in it, use evaluate(env=...)")
     return None
-
-
-def network_for(config: Config, path: Path, network: Network | None) -> Network | None:
-    """The user's network of a run: the one given, or the class if it is imported already."""
-    if config.network.network is None or network is not None:
-        return network
-    return user_objects.named_by_file(config.network.network, path, "has a network of your own,", "network")
 
 
 def load_notes(saved: Config, settings: Settings, env: Any) -> list[str]:
@@ -221,10 +194,10 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None, new
     env_is_users = env is not None
     if env_is_users:
         user_objects.check_env_object(env)
-    elif user_objects.needs_import(config.env) or not user_objects.has_id(config.env):  # an id may import its module
+    elif needs_import(config.env) or not user_objects.has_id(config.env):  # an id may import its module
         env = user_objects.named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (
-        is_import_path(config.run.train_env) or user_objects.needs_import(config.run.train_env)
+        is_import_path(config.run.train_env) or needs_import(config.run.train_env)
     ):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     network = network_for(config, path, network)
@@ -232,10 +205,7 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None, new
     if user_objects.implements_env(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # the number of environments in training
     try:
-        kind = agent_class(config.algo)
-        agent = kind.__new__(kind)
-        agent._setup(config, env, network, new)  # not through __init__: a saved setting must not import code
-        return agent
+        return agent_class(config.algo).made_of(config, env, network, new)
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:
             raise

@@ -19,6 +19,7 @@ from torch import Tensor
 from .rows import rows_at, sorted_places, zeros_on_demand
 
 Settings = dict[str, Any]  # a user's settings, by name
+COPIED_AT_ONCE = 1 << 18  # bytes of small batches: epochs that are shuffled together take fewer calls
 Bound = float | tuple[float, ...]  # one bound for all entries, or one for each in row-major order
 
 
@@ -218,8 +219,9 @@ class Rollout:
 
     def first(self, steps: int) -> Rollout:
         """Return the first steps, as views: those that were collected if the rollout ended early."""
-        views = {name: getattr(self, name)[:steps] for name in Row._fields}
-        return self if steps == len(self.reward) else replace(self, **views)
+        if steps == len(self.reward):
+            return self
+        return replace(self, **{name: getattr(self, name)[:steps] for name in Row._fields})
 
 
 @dataclass
@@ -259,11 +261,12 @@ class Batch:
         return [end - start for start, end in pairwise(ends) if end > start]
 
     def minibatches(self, count: int, order: Tensor) -> Iterator[Self]:
-        """Yield `count` disjoint minibatches for each epoch's order, as views of one shuffled copy."""
-        sizes = self.sizes(count)
-        for rows in order:
-            columns = (torch.split_with_sizes(rows_at(getattr(self, f.name), rows), sizes) for f in fields(self))
-            for minibatch in zip(*columns, strict=True):
+        """Yield `count` disjoint minibatches for each epoch's order, as views of a shuffled copy of one or several epochs."""
+        columns, sizes = [getattr(self, name) for name in self.__match_args__], self.sizes(count)
+        epochs = max(1, COPIED_AT_ONCE // max(1, sum(x.nbytes for x in columns)))
+        for orders in torch.split(order, epochs):
+            rows, ends = orders.flatten(), sizes * len(orders)
+            for minibatch in zip(*(torch.split_with_sizes(rows_at(x, rows), ends) for x in columns), strict=True):
                 yield type(self)(*minibatch).flat()
 
 

@@ -31,8 +31,8 @@ from runs import (
 )
 
 from tightrope.training.checkpoint_reader import CHECKPOINTS
-from tightrope.training.checkpoint_writer import LEAVING, UNFINISHED
 from tightrope.training.run_directory import RunDirectory
+from tightrope.training.saving import LEAVING, UNFINISHED
 
 SAVED = 77  # exit code of a process that has come to the end of its save
 PHASES = 6  # of a run that is killed at every operation

@@ -90,6 +90,25 @@ def test_other_environments_take_single_steps(kind: type[tr.envs.TensorEnv], mon
 
 
 @pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize("kind", [Masked, Sorted])
+def test_an_action_by_one_call_has_the_bits_of_one_over_arrays(
+    kind: type[tr.envs.TensorEnv], memory: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_one_call: list[bool] = []
+
+    def counted(*args: Any) -> Any:
+        found = rollout_in_c.act_in_c(*args)
+        by_one_call.append(found is not None)
+        return found
+
+    monkeypatch.setattr(collect, "act_in_c", counted)
+    in_c = rolled_out(kind(3), None, memory)
+    assert by_one_call == [True] * 3
+    monkeypatch.setattr(collect, "act_in_c", lambda *args: None)
+    assert all(map(torch.equal, in_c, rolled_out(kind(3), None, memory)))
+
+
+@pytest.mark.parametrize("memory", [None, "gru"])
 def test_a_method_that_was_replaced_between_rollouts_counts(memory: str | None) -> None:
     class Paid(tr.envs.CartPole):
         def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:

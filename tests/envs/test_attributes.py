@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.envs.attribute_kinds import class_name
+from tightrope.envs.attribute_writer import class_name
 from tightrope.envs.attributes import first_record, load_attributes, unsaved_warning
 from tightrope.envs.random_streams import GeneratorSnapshot
 from tightrope.envs.tensor import BASE_ATTRIBUTES, UNSAVED

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import safetensors.torch
 import torch
+from run_helpers import skip_file_without
 from test_contract import (
     DRAWING,
     OWN_STREAMS,
@@ -29,13 +30,9 @@ from tightrope.envs.adapters.brax import ADAPTER, NAMES, JaxEnv, compile_functio
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import UsageError
 
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", "JAXopt is no longer maintained", DeprecationWarning)
-    pytest.importorskip("brax.envs")
-import jax
-import jax.numpy as jnp
-
+skip_file_without("brax")
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Brax System, piplines and environments:UserWarning"),
     pytest.mark.filterwarnings("ignore:Accessing .* directly from `Data` is deprecated:DeprecationWarning"),
 ]
@@ -62,10 +59,15 @@ class Walk:
         self.traces = 0  # Python runs only when something is compiled
 
     def reset(self, rng: Any) -> WalkState:
+        import jax
+        import jax.numpy as jnp
+
         x = jnp.floor(jax.random.uniform(rng) * 64) / 64
         return WalkState(jnp.stack([x, 0.0]), jnp.zeros(()), jnp.zeros(()), {"steps": 0, "rng": rng})
 
     def step(self, state: WalkState, action: Any) -> WalkState:
+        import jax.numpy as jnp
+
         self.traces += 1
         x = state.obs[0] + 1 + action[0]
         state.info["steps"] += 1
@@ -111,6 +113,8 @@ def quarters(actions: Tensor) -> Tensor:
 
 
 def addresses(arrays: Any) -> list[int]:
+    import jax
+
     return [array.unsafe_buffer_pointer() for array in jax.tree.leaves(arrays)]
 
 
@@ -199,6 +203,8 @@ def test_seeds_count_to_the_last_bit() -> None:
 
 
 def test_start_states_computed_always_or_when_needed_are_the_same() -> None:
+    import jax
+
     env, other = (walk(8, max_episode_steps=6, seed=1) for _ in range(2))
     _, other._advance = compile_functions(jax, Walk(), branching=False)  # as on a GPU
     actions = random_actions(env, 40)
@@ -214,6 +220,8 @@ def test_start_states_computed_always_or_when_needed_are_the_same() -> None:
 
 
 def test_compiles_once() -> None:
+    import jax
+
     kind = Walk()
     env = JaxEnv(kind, 4, max_episode_steps=6)
     actions = random_actions(env, 100)
@@ -367,7 +375,7 @@ def test_devices_that_jax_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(platform: str) -> Any:
         raise RuntimeError(f"Unknown backend {platform}")
 
-    monkeypatch.setattr(jax, "devices", none)
+    monkeypatch.setattr("jax.devices", none)
     with pytest.raises(UsageError, match=r"device cuda .* pip install"):
         JaxEnv(Walk(), device="cuda")
 
@@ -395,13 +403,15 @@ def test_drawing_is_refused() -> None:
 
 
 def test_inverted_pendulum_is_that_of_brax() -> None:
-    env = made("brax/inverted_pendulum", 8, max_episode_steps=12)
+    import jax
     from brax import envs
+
+    env = made("brax/inverted_pendulum", 8, max_episode_steps=12)
 
     theirs = jax.jit(jax.vmap(envs.get_environment("inverted_pendulum", backend="spring").step))
     terminated = truncated = 0
     for action in random_actions(env, 60):
-        expected = theirs(env._running.state, jnp.asarray(action.numpy()))
+        expected = theirs(env._running.state, jax.numpy.asarray(action.numpy()))
         step = env.step(action)
         torch.testing.assert_close(step.final_obs, torch.from_dlpack(expected.obs), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(step.reward, torch.from_dlpack(expected.reward))
@@ -419,12 +429,14 @@ def test_playground_keeps_to_its_types() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("mujoco_playground")
+    import jax
+
     env, limit = from_playground("playground/CartpoleBalance", "CartpoleBalance", {})
     assert limit == 1000
     begin, advance = compile_functions(jax, env, branching=True)
     running, obs = jax.eval_shape(lambda key: begin(key, 3), jax.random.PRNGKey(0))
     after, answer = jax.eval_shape(
-        advance, running, jax.ShapeDtypeStruct((3, 1), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+        advance, running, jax.ShapeDtypeStruct((3, 1), "float32"), jax.ShapeDtypeStruct((), "int32")
     )
     assert obs.shape == answer[0].shape == (3, 5)
     assert jax.tree.structure(running) == jax.tree.structure(after)

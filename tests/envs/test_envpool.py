@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_helpers import skip_file_without
 from test_contract import DRAWING, OUTSIDE, Factory, checks, checks_but, lockstep, random_actions, run
 
 from tightrope.envs.adapters import envpool as ours
@@ -20,7 +21,7 @@ from tightrope.envs.registry import EnvOptions
 from tightrope.envs.step_arrays import Array
 from tightrope.errors import UsageError
 
-envpool = pytest.importorskip("envpool")
+skip_file_without("envpool")
 
 
 class Watched:
@@ -76,6 +77,8 @@ def test_contract_of_a_game(check: Callable[[Factory], None]) -> None:
 )
 def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
     """Nothing is lost, added or shown too late; what ends by itself at the time limit has ended by itself."""
+    import envpool
+
     game = env_id == "Breakout-v5"
     seeds = row_seeds(4, 2 if game else 6)
     alone = [envpool.make_gymnasium(env_id, num_envs=1, seed=int(seed), max_episode_steps=10_000) for seed in seeds]
@@ -211,6 +214,8 @@ def test_a_pool_is_made_when_there_are_seeds_and_closed_when_there_are_others() 
 
 
 def test_every_id_is_one_of_theirs() -> None:
+    import envpool
+
     theirs = set(envpool.list_all_envs())
     assert theirs >= ours.TASKS
     assert all(ours.ADAPTER.provides(env_id) for env_id in ours.TASKS)

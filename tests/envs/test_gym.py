@@ -369,6 +369,20 @@ def test_an_environment_may_use_one_buffer_for_all_it_shows(env: Callable[[], An
     lockstep_of_three(env())
 
 
+@pytest.mark.parametrize("shown", [np.array([1 / 3, 5e-324]), np.array([2**60 + 2**36 + 1, -3]), [0.1, 2]])
+def test_single_observations_are_converted_as_a_batch_is(shown: Any) -> None:
+    def walk() -> Walk:
+        made = Walk("vector", 4)
+        made.show = lambda at, age: shown
+        return made
+
+    env = from_object(walk, 2)
+    read = spaces.observation_reader(walk().observation_space)
+    expected = torch.from_numpy(read.rows(stacked(read.space, [shown, shown])))
+    assert torch.equal(env.reset(seed=1), expected)
+    assert torch.equal(env.step(random_actions(env, 1)[0]).obs, expected)
+
+
 def vector_of(walk: type[Walk], cls: type[Any], mode: AutoresetMode) -> Any:
     return from_object(cls([lambda: walk("vector", 4)] * 3, autoreset_mode=mode), 3)
 

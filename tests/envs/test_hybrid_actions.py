@@ -17,14 +17,14 @@ import tightrope as tr
 from tightrope.engine import draw_noise, why_not_recorded
 from tightrope.engine.kernels import known_network
 from tightrope.envs import TensorEnv
+from tightrope.envs.adapters.actions import action_writer, read_conditions
 from tightrope.envs.adapters.gym import from_object
-from tightrope.envs.adapters.hybrid_writer import read_conditions, writer_for
 from tightrope.envs.checker import check
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.models import Hybrid
-from tightrope.training.checkpoint_writer import spec_to_json
 from tightrope.training.policy import spec_from_json
+from tightrope.training.saving import spec_to_json
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
 SMALL: dict[str, Any] = dict(num_steps=16, seed=1, device="cpu", hidden_sizes=(16,))
@@ -204,9 +204,9 @@ def test_predict_gives_the_nested_structure(tmp_path: Path) -> None:
     "conditions", [7, [["arm/0"]], [["arm/0", "kind", 1]], [["arm/0", "kind", ["x"]]], [["leg", "kind", [1]]]]
 )
 def test_saved_conditions_of_a_stranger_are_checked(conditions: Any) -> None:
-    action = json.loads(json.dumps(spec_to_json(writer_for(SPACE).spec))) | {"conditions": conditions}
+    action = json.loads(json.dumps(spec_to_json(action_writer(SPACE).spec))) | {"conditions": conditions}
     with pytest.raises((UsageError, ValueError), match="condition"):
-        writer_for(SPACE, spec_from_json(action).conditions)  # type: ignore[union-attr]
+        action_writer(SPACE, spec_from_json(action).conditions)
 
 
 def test_a_tuple_is_a_tuple() -> None:
@@ -242,13 +242,13 @@ def test_a_failure_names_the_action() -> None:
 )
 def test_wrong_conditions_are_one_line(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        writer_for(SPACE, read_conditions(given, SPACE))
+        action_writer(SPACE, read_conditions(given, SPACE))
 
 
 @pytest.mark.parametrize("space", [gs.Dict({"a": gs.Text(3)}), gs.Tuple((gs.Dict({"a": gs.Box(0, 9, (1,), int)}),))])
 def test_a_part_that_is_not_supported_is_named(space: Any) -> None:
     with pytest.raises(UsageError, match=r"part '.*a' of the action: actions of .* are not supported: give Discrete"):
-        writer_for(space)
+        action_writer(space)
 
 
 def test_the_checker_plays_hybrid_actions() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tightrope.draw import render_scale
-from tightrope.envs.adapters import mujoco as ours
+from tightrope.envs.adapters import pictures as ours
 
 SWING = """
 <mujoco>

@@ -10,7 +10,7 @@ from torch.func import jacrev, vmap
 
 from tightrope.draw import BACKGROUND
 from tightrope.envs import CartDoublePendulum
-from tightrope.envs.classic.physics import runge_kutta, solve_symmetric3, wrap_angle
+from tightrope.envs.classic.pendulums import runge_kutta, solve_symmetric3, wrap_angle
 
 CART, BOB, LENGTH, GRAVITY, FORCE, RAIL, DT = 1.0, 0.5, 0.6, 9.81, 18.0, 3.0, 0.02
 ENV = CartDoublePendulum()

@@ -17,8 +17,9 @@ from tightrope.cli import dispatch
 from tightrope.envs import ENVS, CartPole, EasyCart, TensorEnv, register
 from tightrope.envs.adapters.gym import GymEnv, checked_make
 from tightrope.envs.registry import BACKENDS, Backend, Choice, choose, make
+from tightrope.training.own_code import is_import_path
 from tightrope.training.plan import plan
-from tightrope.training.user_objects import has_id, is_import_path
+from tightrope.training.user_objects import has_id
 
 SMALL = dict(num_envs=2, num_steps=8, total_timesteps=32, hidden_sizes=(8,), num_minibatches=2, device="cpu")
 

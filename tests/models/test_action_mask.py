@@ -16,7 +16,7 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.engine.recorded import random_batch
 from tightrope.envs import TensorEnv
-from tightrope.envs.adapters import gym_envs
+from tightrope.envs.adapters import gym_vector
 from tightrope.envs.checker import check
 from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
@@ -349,7 +349,7 @@ def test_a_wrong_mask_in_a_dict_names_the_environment(scale: float, mode: str) -
 def test_a_mask_that_allows_nothing_is_named_where_only_the_guard_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gym_envs, "check_mask_rows", lambda *given: None)
+    monkeypatch.setattr(gym_vector, "check_mask_rows", lambda *given: None)
 
     class Wrong(InDict):
         def mask(self) -> np.ndarray:

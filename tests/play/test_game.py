@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.play.agreement import Comparison, check_game
+from tightrope.play.agreement import Comparison, Replay, check_game
 from tightrope.play.game import Game, game_of
-from tightrope.play.replay import Replay
 from tightrope.scene import Disc, Scene
 from tightrope.types import Box
 

@@ -17,11 +17,10 @@ from test_game import Drawing
 
 import tightrope as tr
 from tightrope.logging.report import html
-from tightrope.logging.report.play import play_page
 from tightrope.play import page as play_pages
-from tightrope.play.agreement import check_game
+from tightrope.play.agreement import ELEMENTWISE, REDUCED, check_game
 from tightrope.play.emitted import record
-from tightrope.play.replay import ELEMENTWISE, REDUCED
+from tightrope.play.page import play_page
 from tightrope.training.reports import write_report
 
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=16, num_minibatches=4, hidden_sizes=(16,), device="cpu")

@@ -7,10 +7,9 @@ import pytest
 import torch
 from play_cases import CASES, REFUSED, ROW
 
-from tightrope.play.attribute import Attribute
+from tightrope.play.agreement import Replay
 from tightrope.play.emitted import record
-from tightrope.play.program import Constant, expression_value
-from tightrope.play.replay import Replay
+from tightrope.play.program import Attribute, Constant, expression_value
 from tightrope.recording import Unrecordable
 
 

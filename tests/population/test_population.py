@@ -15,7 +15,7 @@ from run_helpers import start_command
 import tightrope as tr
 from tightrope.engine import gradients, threads
 from tightrope.errors import UsageError
-from tightrope.population import exploit, turns
+from tightrope.population import turns
 from tightrope.population.record import FILE
 
 TINY = dict(total_timesteps=1024, num_envs=8, num_steps=32, num_minibatches=2, update_epochs=2, eval_episodes=4)
@@ -219,7 +219,7 @@ def test_a_takeover_copies_the_network_and_keeps_the_environments(tmp_path: Path
 
 
 def test_explored_settings_that_are_invalid_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exploit, "explored", lambda space, settings, random: {"learning_rate": -1.0})
+    monkeypatch.setattr("tightrope.population.vary.explored", lambda space, settings, random: {"learning_rate": -1.0})
     population = tr.Population("CartPole-v1", 3, {"learning_rate": (1e-3, 1e-2)}, **EXPLOITING, **TINY)
     population.learn(tmp_path, quiet=True, jobs=1)
     assert population.record.lineage

@@ -15,6 +15,7 @@ import pytest
 import torch
 from test_recording import KNOWN, UNKNOWN, numbers, replayed
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from tightrope.recording import NotCompiled, RecordedFunction, why_not_compiled
 from tightrope.recording.call import call_of
@@ -67,7 +68,8 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], object]] = {
 @pytest.mark.usefixtures("c_compiler")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_every_size_and_layout(name: str) -> None:
-    """Sizes around the lengths of vectors and blocks, in one recording: each compilation takes a while."""
+    """Sizes around the lengths of vectors and blocks, in one recording: each compilation takes a while. Then with factors of
+    mostly zeros, which products leave out, and with numbers that are not finite."""
     sizes = [
         (1, 1, 1),
         (1, 7, 1),
@@ -86,9 +88,15 @@ def test_products_of_every_size_and_layout(name: str) -> None:
 
     found = RecordedFunction(function, [torch.zeros_like(x) for x in given], compiled=True)
     assert found.machine is not None
-    wanted = [y for x in function(*given) for y in (x if isinstance(x, tuple) else (x,))]
-    for mine, theirs in zip(found(*[x.numpy() for x in given]), wanted, strict=True):
-        torch.testing.assert_close(torch.from_numpy(mine), theirs, rtol=2e-5, atol=5e-5)
+    sparse = [one_hot(x.argmax(1), x.shape[1]).float() for x in given]
+    broken = [x.clone() for x in sparse]
+    for x in broken:
+        x[-1, -1], x[0, 0] = torch.nan, torch.inf
+    mixed = [[y if i % 2 == k else x for i, (x, y) in enumerate(zip(given, sparse, strict=True))] for k in (0, 1)]
+    for values in (given, sparse, *mixed, broken):
+        wanted = [y for x in function(*values) for y in (x if isinstance(x, tuple) else (x,))]
+        for mine, theirs in zip(found(*[x.numpy() for x in values]), wanted, strict=True):
+            torch.testing.assert_close(torch.from_numpy(mine), theirs, rtol=2e-5, atol=5e-5, equal_nan=True)
 
 
 @pytest.mark.usefixtures("c_compiler")

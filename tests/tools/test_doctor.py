@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.cli.tools import print_report
+from tightrope.cli.machine import print_report
 from tightrope.output import format_bytes, format_seconds
 from tightrope.processes import ProcessResult
 from tightrope.tools.doctor import Check, CheckResult, checks, devices, machine, run_check

@@ -10,8 +10,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.errors import UsageError
-from tightrope.tools.museum import MUTATIONS, Catch, Mutation, catches, equation_catches, page
-from tightrope.tools.second_copy import SecondCopy
+from tightrope.tools.museum import MUTATIONS, Catch, Mutation, catches, equation_catches, page, second_copy
 
 ROOT = Path(tr.__file__).parents[1]
 NEEDED = 27
@@ -29,9 +28,10 @@ def test_nearly_all_mistakes_are_caught_and_the_right_place_is_named() -> None:
 
 
 def test_without_a_mistake_nothing_is_caught() -> None:
-    assert list(equation_catches(SecondCopy())) == []
-    for algo in ("ppo", "vpg"):
-        assert SecondCopy().load("exercises.phase_check").check_phase(algo) is None
+    with second_copy() as load:
+        assert list(equation_catches(load)) == []
+        for algo in ("ppo", "vpg"):
+            assert load("exercises.phase_check").check_phase(algo) is None
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_without_a_mistake_nothing_is_caught() -> None:
 )  # fmt: skip
 def test_training_on_a_probe_catches_it_too(mistake: str, probe: str) -> None:
     (mutation,) = (one for one in MUTATIONS if one.mistake == mistake)
-    tools = SecondCopy(mutation.module, mutation.old, mutation.new).load("tools.probe")
-    results = {
-        one.env: tools.run_probe(one, "ppo", 1).passed for one in tools.PROBES if one.env in ("Probe1-v0", probe)
-    }
+    with second_copy(mutation) as load:
+        tools = load("tools.probe")
+        probes = [one for one in tools.PROBES if one.env in ("Probe1-v0", probe)]
+        results = {one.env: tools.run_probe(one, "ppo", 1).passed for one in probes}
     assert results == {"Probe1-v0": True, probe: False}
 
 
@@ -60,17 +60,19 @@ def test_the_running_package_is_not_touched() -> None:
     from tightrope.functional import losses
 
     before, loaded = losses.clipped_surrogate, dict(sys.modules)
-    copy = SecondCopy("functional.losses", "torch.min(ratio * advantage", "torch.max(ratio * advantage")
-    theirs = copy.load("functional.losses").clipped_surrogate
-    assert sys.modules["tightrope.functional.losses"] is loaded["tightrope.functional.losses"]
-    assert losses.clipped_surrogate is before
+    mutation = Mutation("", "functional.losses", "torch.min(ratio * advantage", "torch.max(ratio * advantage", "")
+    with second_copy(mutation) as load:
+        theirs = load("functional.losses").clipped_surrogate
+        assert load("algorithms.ppo").PPOLoss.surrogate is theirs
     assert theirs is not before
-    assert copy.load("algorithms.ppo").PPOLoss.surrogate is theirs
+    assert losses.clipped_surrogate is before
+    assert {name: sys.modules.get(name) for name in loaded} == loaded
 
 
 def test_a_line_that_has_changed_is_refused() -> None:
-    with pytest.raises(UsageError, match="0 times: give a line that it has once"):
-        SecondCopy("functional.losses", "no such line", "").load("functional.losses")
+    mutation = Mutation("", "functional.losses", "no such line", "", "")
+    with pytest.raises(UsageError, match="0 times: give a line that it has once"), second_copy(mutation):
+        pass
 
 
 def test_the_page_has_every_mistake() -> None:

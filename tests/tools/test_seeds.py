@@ -18,7 +18,8 @@ from run_helpers import start_command
 
 import tightrope as tr
 from tightrope.errors import UsageError
-from tightrope.tools.seeds import Seed, SeedLines, SeedPool, compare, process_variables, read_seeds
+from tightrope.tools.progress_bars import ProgressBars
+from tightrope.tools.seeds import Seed, SeedPool, compare, process_variables, read_seeds
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
@@ -202,7 +203,7 @@ def test_a_run_that_does_not_end_when_asked_is_killed(
             said.readline()
     assert seeds[0].process is not None
     seeds[0].process.send_signal(signal.SIGSTOP)
-    pool = SeedPool(seeds, [], [], SeedLines(seeds, 0, quiet=False))
+    pool = SeedPool(seeds, [], [], ProgressBars(0, quiet=False))
     pool.receive(signal.SIGTERM, None)
     deadline = time.monotonic() + 10
     while pool.running and time.monotonic() < deadline:

@@ -13,8 +13,8 @@ import yaml
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.training.checkpoint_reader import find
-from tightrope.training.history import Change, change_lines, changes_between, read_changes, resumed_with
 from tightrope.training.reports import gathered
+from tightrope.training.schedules import Change, change_lines, changes_between, read_changes, resumed_with
 
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=96, hidden_sizes=(4,), device="cpu", max_episode_steps=9,

@@ -16,8 +16,8 @@ from run_helpers import Spaces, refusal
 from torch import Tensor, nn
 
 import tightrope as tr
+from tightrope.envs.adapters.actions import ActionWriter
 from tightrope.envs.adapters.space_members import stacked
-from tightrope.envs.adapters.spaces import ActionWriter
 from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.training import export as exporting
@@ -271,7 +271,7 @@ def test_a_graph_that_is_off_is_not_written(
 
 def test_a_mistake_in_writing_actions_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = tr.PPO(lambda: Spaces(gs.Box(-1, 1, (3,)), gs.Discrete(3, start=-2)), **TINY)
-    monkeypatch.setattr(ActionWriter, "traced", lambda self, action: action)  # does not count from -2
+    monkeypatch.setattr(ActionWriter, "traced", lambda self, action: [action])  # does not count from -2
     with pytest.raises(ExportError, match=r"action is off by 2\.0"):
         agent.export(tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,7 @@ from tightrope import functional
 from tightrope.cli import main
 from tightrope.engine import Runtime
 from tightrope.engine.functions import Functions
-from tightrope.training.function_trial import SIGNATURES, complaint
-from tightrope.training.own_code import NAMES
+from tightrope.training.own_code import NAMES, SIGNATURES, complaint
 
 SMALL: dict[str, Any] = dict(
     num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=256, ent_coef=0.1, device="cpu"

@@ -14,8 +14,7 @@ from run_helpers import refusal
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.training.reports import command, usual_settings
-from tightrope.training.run_directory import resume_command
+from tightrope.training.commands import command, resume_command, usual_settings
 
 SMALL: dict[str, Any] = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, device="cpu")
 

@@ -13,8 +13,7 @@ import torch
 from run_helpers import Plain, refusal
 
 import tightrope as tr
-from tightrope.envs.adapters.gym_drawing import pictures
-from tightrope.envs.adapters.mujoco import choose_opengl
+from tightrope.envs.adapters.pictures import choose_opengl, pictures
 from tightrope.errors import UsageError
 from tightrope.logging import Clip
 from tightrope.training.video import HOLD, Shot, Stage

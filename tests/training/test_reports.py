@@ -16,10 +16,11 @@ import pytest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.training import reports
+from tightrope.training.commands import command as training_command
+from tightrope.training.commands import usual_settings
 from tightrope.training.config import configure
 from tightrope.training.lock import is_locked, locked
-from tightrope.training.reports import clips, gathered, scores, usual_settings, write_report
-from tightrope.training.reports import command as training_command
+from tightrope.training.reports import clips, gathered, scores, write_report
 
 SOURCE = str(Path(tr.__file__).parents[1])
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
@@ -152,9 +153,17 @@ def test_sizes_that_follow_from_the_environment_were_not_chosen(algo: str, tmp_p
     assert gathered(tmp_path / "run").files.usual["num_envs"] in (8, 32)  # a file may say anything
 
 
-def test_an_env_of_ones_own_is_made_again_in_python() -> None:
-    config = configure("my_file.Robot", "ppo", {"learning_rate": 0.1})
+@pytest.mark.parametrize("env", ["my_file.Robot", "__main__:Robot", "my_file:make.<locals>.Robot"])
+def test_an_env_of_ones_own_is_made_again_in_python(env: str) -> None:
+    config = configure(env, "ppo", {"learning_rate": 0.1})
     assert training_command(config, usual_settings(config)) == "tr.PPO(Robot, learning_rate=0.1, seed=1).learn()"
+
+
+@pytest.mark.parametrize("env", ["my_module:Robot", "my_module:Robot-v0"])
+def test_an_env_of_a_module_is_named_on_the_command_line(env: str) -> None:
+    config = configure(env, "ppo", {"learning_rate": 0.1})
+    words = shlex.split(training_command(config, usual_settings(config)))
+    assert words[:3] == ["tightrope", "train", env]
 
 
 # the command line ---------------------------------------------------------------------------------------------------------

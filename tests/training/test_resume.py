@@ -20,7 +20,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.training.checkpoint_reader import find
-from tightrope.training.restore import restore
+from tightrope.training.saving import restore
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(

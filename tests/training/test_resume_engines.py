@@ -14,7 +14,7 @@ import torch
 from run_helpers import Plain, assert_same_state, rows
 
 import tightrope as tr
-from tightrope.training.restore import FRESH_EPISODES
+from tightrope.training.plan import FRESH_EPISODES
 
 BATCH = 16
 SETTINGS: dict[str, Any] = dict(

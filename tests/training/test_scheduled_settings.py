@@ -23,9 +23,8 @@ from tightrope.logging import RunInfo
 from tightrope.logging.progress import Progress
 from tightrope.tools.sweep.space import Choices, default_search_space, read_search_space
 from tightrope.training.build import build
+from tightrope.training.commands import command, resume_command, usual_settings
 from tightrope.training.config import Config, config_from, configure
-from tightrope.training.reports import command, usual_settings
-from tightrope.training.run_directory import resume_command
 from tightrope.training.schedules import read_schedule
 
 SMALL = dict(num_envs=4, num_steps=16, total_timesteps=4 * 16 * 5, device="cpu", hidden_sizes=(8,), seed=3, threads=1)

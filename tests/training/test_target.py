@@ -13,8 +13,8 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.training.config import configure
+from tightrope.training.plan import target_of
 from tightrope.training.reports import gathered, write_report
-from tightrope.training.targets import target_of
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from run_helpers import forge_config, manifest_of, newest, refusal
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.saved import begin_anew, check_arguments
-from tightrope.training.user_objects import already_here, check_command, imported, needs_import, short_name
+from tightrope.training.own_code import imported, needs_import, short_name
+from tightrope.training.user_objects import already_here, check_command
 
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"

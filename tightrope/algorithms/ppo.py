@@ -122,7 +122,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     use, weights = state.functions, (state.clip_coef, config.vf_coef, config.entropy_weight(state))
     loss = PPOLoss(*weights, config.clip_vloss, use.clipped_surrogate, use.value_loss, use.entropy_bonus)
     stopped, rows = torch.zeros_like(state.clip_coef), list[tuple[Tensor, ...]]()
-    order = batch.order(shuffle)  # (epochs, B)
+    order = runtime.order(batch, shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
     minibatches = use.minibatches(batch, config.num_minibatches, order)  # [detail 6]
     for minibatch, scale in zip(minibatches, scales, strict=False):

@@ -132,7 +132,7 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished
     reuse, vf_coef = (config.use_importance_weights, config.weight_clamp), config.vf_coef * config.has_critic
     loss = VPGLoss(*reuse, vf_coef, config.entropy_weight(state), use.importance_weights, use.policy_gradient)
     rows = []
-    for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):
+    for trajectories in batch.minibatches(config.num_batches, runtime.order(batch, shuffle)):
         terms = runtime.backward(loss, policy, trajectories, optimizer)
         rows.append(torch.stack([*terms, runtime.step(optimizer, config.max_grad_norm)]))
 

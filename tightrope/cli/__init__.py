@@ -44,9 +44,9 @@ usage: tightrope COMMAND ...
 """
 
 COMMANDS = {  # the module of each command, with a function such as train_main
-    "train": "training", "sweep": "sweep", "resume": "resuming", "clone": "clone", "eval": "trained", "record": "trained",
+    "train": "training", "sweep": "sweep", "resume": "resuming", "clone": "training", "eval": "trained", "record": "trained",
     "play": "trained", "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools",
-    "bench": "tools", "doctor": "tools",
+    "bench": "machine", "doctor": "machine",
 }  # fmt: skip
 OTHER_NAMES = {
     "evaluate": "eval", "test": "eval", "enjoy": "record", "render": "record", "video": "record",

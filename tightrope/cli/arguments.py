@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from ..errors import UsageError, near_matches
 from ..functional import Schedule
 from ..training.config import setting_types, unknown_setting
-from ..training.history import HISTORY
 from ..training.names import ARGUMENTS, SETTINGS
 from ..training.own_code import Wrapper
+from ..training.schedules import HISTORY
 from ..training.settings import coerce, read_settings
 from ..training.user_objects import check_allowed
 from ..types import Settings
@@ -205,7 +205,7 @@ def help_rows(section: object, width: int) -> Iterator[str]:
     """The help lines of a section: each flag with its description and default."""
     options, indent = class_of(section), " " * (FLAG_WIDTH + 2)
     kinds, docs = get_type_hints(options, include_extras=True), field_docs(options)
-    for f in fields(options):
+    for f in sorted(fields(options), key=lambda f: not positional_label(kinds[f.name])):  # positional arguments first
         shown = positional_label(kinds[f.name])
         value = f.default if section is options and not shown else getattr(section, f.name, None)
         text = " ".join(docs.get(f.name, "").split())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import yaml
 
 from ..engine.distributed import is_launched
-from ..errors import UsageError, plural, printable
+from ..errors import UsageError, check_count, plural, printable
 from ..models.networks import sees_images
 from ..tools.sweep.space import Space, default_search_space, nearest_point, read_search_space
 from ..training.config import Config
@@ -108,8 +108,8 @@ def sweep_main(args: list[str]) -> int:
 
 def check_options(options: SweepOptions, config: Config, fixed: Settings) -> None:
     for name, most in (("trials", MAX_TRIALS_OF_SWEEP), ("seeds_per_trial", 100), ("evaluations", 100)):
-        if (number := getattr(options, name)) is not None and not 1 <= number <= most:
-            raise UsageError(f"{name} {number} is out of range: give a whole number from 1 to {most:,}")
+        if (number := getattr(options, name)) is not None:
+            check_count(name, number, most)
     for name in SINGLE_RUN_SETTINGS:
         if name in fixed:
             raise UsageError(f"{name} has no effect in a sweep, whose trials keep no directory: drop it")

@@ -1,39 +1,32 @@
-"""The commands envs, check, probe, bench and doctor."""
+"""The commands envs, check and probe."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from ..engine import Accelerate, distributed
 from ..envs import ENVS
 from ..envs.registry import BackendName
-from ..errors import UsageError, checked_seed, printable
+from ..errors import UsageError, check_positive, checked_seed, printable
 from ..models import NetworkConfig
-from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
-from ..tools.probe import probes_for, quick_checks, run_probe
-from ..training.build import check_env
+from ..tools.museum import MUTATIONS, catches, page
+from ..tools.probe import (
+    MEMORY_PROBES,
+    TOLERANCE,
+    Probe,
+    ProbeResult,
+    probes_for,
+    quick_checks,
+    run_memory_probe,
+    run_probe,
+)
 from ..training.config import config_classes
-from ..training.own_code import Wrapper, functions_of
+from ..training.own_code import Wrapper, functions_of, imported, is_import_path, with_own_code
 from ..training.presets import ELSEWHERE, EXPECTED
-from ..training.user_objects import imported, is_import_path, with_own_code
 from ..types import Box
-from ..version import __version__
-from .arguments import cli_command, read_with_settings, show_help, wants_help
-from .museum import show_museum
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..tools.doctor import Check, CheckResult
-
-MARKS = {"ok": ("ok", "green"), "absent": ("-", "dim"), "warning": ("!", "yellow"), "broken": ("X", "red")}
+from .arguments import cli_command
 
 
 @dataclass(kw_only=True)
@@ -88,8 +81,7 @@ def check_main(options: CheckOptions) -> int:
     """Find mistakes in an environment before training on it. Example: tightrope check my_module:MyEnv"""
     checked_seed(options.seed)
     for name in ("num_envs", "steps"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
+        check_positive(name, getattr(options, name))
     from ..envs.checker import check
 
     target = imported(options.target) if is_import_path(options.target) else options.target
@@ -131,29 +123,37 @@ def probe_main(options: ProbeOptions) -> int:
     failures = print_quick_checks(options.algo)
     for one in probes_for(options.algo):
         finding = run_probe(one, options.algo, options.seed)
-        verdict = "ok  " if finding.passed else "FAIL"
-        print(f"{verdict} {one.env}  error {finding.error:.1e} (at most {one.tolerance:.0e})")
+        print_verdict(one.env, finding.passed, finding.error, one.tolerance)
         if options.show_probs:
-            for i, obs in enumerate(one.observations):
-                value = ""
-                if finding.values is not None:
-                    value = f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
-                shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
-                number = "" if finding.numbers is None else f"  number {finding.numbers[i]:+.4f}"
-                print(f"     obs {obs:+.0f}{value}  probabilities {shares}{number}")
-        if not finding.passed:
-            failures += 1
-            if failures == 1:  # later probes depend on the first failing one
-                print(f"     look at {one.meaning}")
+            print_what_was_learned(one, finding)
+        failures = with_result(finding.passed, one.meaning, failures)
     for task in MEMORY_PROBES if options.memory is not None else ():
         result = run_memory_probe(task, options.algo, options.memory or "", options.seed)
-        print(f"{'ok  ' if result.passed else 'FAIL'} {task.env}  error {result.error:.1e} (at most {TOLERANCE:.0e})")
-        if not result.passed:
-            failures += 1
-            if failures == 1:
-                print(f"     look at {task.meaning}")
+        print_verdict(task.env, result.passed, result.error, TOLERANCE)
+        failures = with_result(result.passed, task.meaning, failures)
     print("all probes passed" if not failures else f"{failures} failed: fix the first one first")
     return 1 if failures else 0
+
+
+def print_verdict(env: str, passed: bool, error: float, tolerance: float) -> None:
+    print(f"{'ok  ' if passed else 'FAIL'} {env}  error {error:.1e} (at most {tolerance:.0e})")
+
+
+def with_result(passed: bool, meaning: str, failures: int) -> int:
+    """The number of failures with one more result. The first one is explained: later probes depend on it."""
+    if not passed and not failures:
+        print(f"     look at {meaning}")
+    return failures + (not passed)
+
+
+def print_what_was_learned(one: Probe, finding: ProbeResult) -> None:
+    for i, obs in enumerate(one.observations):
+        value = ""
+        if finding.values is not None:
+            value = f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
+        shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
+        number = "" if finding.numbers is None else f"  number {finding.numbers[i]:+.4f}"
+        print(f"     obs {obs:+.0f}{value}  probabilities {shares}{number}")
 
 
 def print_quick_checks(algo: str) -> int:
@@ -166,134 +166,20 @@ def print_quick_checks(algo: str) -> int:
     return 0
 
 
-@dataclass(kw_only=True)
-class BenchOptions:
-    env: Annotated[str, "ENV"]
-    """Environment to train on: an id, or module:Class of your own."""
-    algo: str = "ppo"
-    """Algorithm: ppo or vpg."""
-    num_envs: tuple[int, ...] = ()
-    """Numbers of environments to measure, one after the other; the preset's if not given."""
-    accelerate: tuple[Accelerate, ...] = ("auto",)
-    """Execution modes to measure: auto, eager, compile, graph, max."""
-    seconds: float = 2.0
-    """Seconds to measure each."""
-    profile: bool = False
-    """Write a trace of one phase of each, for Perfetto."""
-
-
-def bench_main(args: list[str]) -> int:
-    """Measure the speed of training and the parts of a phase. --num-envs and --accelerate take several values.
-
-    Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
-    """
-    if wants_help(args):
-        return show_help("bench", bench_main.__doc__, BenchOptions)
-    needs = "bench needs one env, such as `tightrope bench CartPole-v1`"
-    options, _, flags = read_with_settings(BenchOptions, args, needs)
-    if not 0 < options.seconds <= 3600:
-        raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
-    if "total_timesteps" in flags:
-        raise UsageError("total_timesteps has no effect: bench runs for --seconds. Drop it")
-    if not is_import_path(options.env):
-        check_env(options.env, str(flags.get("backend", "auto")))
-    from ..tools.bench import HEADER, measure
-
-    header = [HEADER]
-    for count in options.num_envs or (None,):
-        for mode in options.accelerate:
-            settings = {**flags, "accelerate": mode, **({} if count is None else {"num_envs": count})}
-            name = f"trace-{re.sub('[/:]', '-', options.env)}-{count or 'preset'}-{mode}.json"
-            trace = Path(name) if options.profile else None
-            line = measure(options.env, options.algo, settings, options.seconds, trace).line()
-            print("\n".join([*header, line]), flush=True)
-            header = []
-            if trace is not None:
-                print(f"one phase is in {trace}: open it at https://ui.perfetto.dev")
+def show_museum(seed: int, out: Path | None) -> int:
+    """Print for each mutation the checks that catch it and the first words, and write the page if `out` names a file."""
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"out {out} is in a directory that does not exist: make it first")
+    rows = []
+    for mutation in MUTATIONS:
+        found = catches(mutation, seed=seed)
+        rows.append((mutation, found))
+        by = ", ".join(one.check for one in found) or "nothing"
+        print(f"{'caught' if found else 'MISSED'} {mutation.mistake}: by {by}", flush=True)
+        if found:
+            print(f"       {found[0].words}")
+    print(f"{sum(bool(found) for _, found in rows)} of {len(rows)} mistakes are caught")
+    if out is not None:
+        out.write_text(page(rows))
+        print(printable(f"written: {out}"))
     return 0
-
-
-@dataclass(kw_only=True)
-class DoctorOptions:
-    device: str = "auto"
-    """Device to test: auto, cpu, cuda, cuda:1 or mps; auto chooses as training would."""
-    quick: bool = False
-    """Skip the test of compilation, which takes longer than all others together."""
-    json: bool = False
-    """Print one JSON object instead of lines."""
-
-
-@cli_command("doctor", DoctorOptions)
-def doctor_main(options: DoctorOptions) -> int:
-    """Check versions, devices, threads and disk, test what a run needs, and print how to install what is missing.
-
-    Exit code 1 if no run would work. Under torchrun it also measures the communication between ranks:
-    torchrun --nproc-per-node 2 -m tightrope doctor. Example: tightrope doctor --quick
-    """
-    from ..tools.doctor import RANKS, checks, run_check
-
-    several = distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1
-    if several and os.environ["RANK"] != "0":  # rank 0 reports for all ranks that could join
-        failed = [result for result in run_check(RANKS) if result.verdict == "broken" and not result.fix]
-        for result in failed:
-            print(f"tightrope: rank {os.environ['RANK']}: {result.words}", file=sys.stderr)
-        return 1 if failed else 0
-    to_do = [*[RANKS] * several, *checks(options.device, options.quick)]
-    if options.json:
-        found = [result for check in to_do for result in run_check(check)]
-        works = all(result.verdict != "broken" for result in found)
-        records = [asdict(result) for result in found]
-        print(json.dumps({"tightrope": __version__, "works": works, "findings": records}, allow_nan=False))
-    else:
-        found = print_report(to_do)
-    return 1 if any(result.verdict == "broken" for result in found) else 0
-
-
-def print_report(to_do: Sequence[Check], width: int | None = None) -> list[CheckResult]:
-    """Run the checks and print each result at once under the title of its part, then a summary. Lines have colour and wrap in a
-    terminal; in a pipe they are plain."""
-    from rich.console import Console
-
-    from ..tools.doctor import run_check
-
-    in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR must not turn a pipe into a terminal
-    console = Console(width=width, force_terminal=in_terminal, markup=False, emoji=False, highlight=False)
-    found: list[CheckResult] = []
-    for check in to_do:
-        with console.status(f"checking {check.name}"):
-            new = run_check(check)
-        for result in new:
-            if not found or result.part != found[-1].part:
-                console.print("\n" * bool(found) + result.part, style="bold")
-            print_row(console, result, result.words)
-            found.append(result)
-    wrong = [result for result in found if result.verdict in ("broken", "warning")]
-    missing = [result for result in found if result.verdict == "absent" and result.fix]
-    broken = [result.name for result in found if result.verdict == "broken"]
-    if wrong:
-        console.print("\nwhat to look at", style="bold")
-    for result in wrong:
-        print_row(console, result, f"{result.fix} ({result.words})" if result.fix else result.words)
-    if missing:
-        console.print("\nwhat could be added", style="bold")
-    for result in missing:
-        print_row(console, result, result.fix)
-    works = "runs work here: tightrope train CartPole-v1"
-    console.print(f"\nno run works here: see {', '.join(broken)}" if broken else f"\n{works}", style="bold")
-    return found
-
-
-def print_row(console: Console, result: CheckResult, words: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    mark, color = MARKS[result.verdict]
-    if not console.is_terminal:  # lines may have any length
-        console.print(f"  {mark:<2}  {result.name:<15}  {words}", soft_wrap=True)
-        return
-    row = Table.grid(padding=(0, 2))
-    row.add_column(min_width=4)
-    row.add_column(min_width=15, no_wrap=True)
-    row.add_column(overflow="fold")
-    row.add_row(Text(f"  {mark}", style=color), result.name, words)
-    console.print(row)

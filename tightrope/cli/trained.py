@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,26 +14,26 @@ from ..envs import ENVS, choose
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..play.page import save_game
-from ..population.page_data import PAGE, write_population_page
+from ..population.page import PAGE, write_population_page
 from ..population.record import read_record
-from ..saved import load, load_policy
+from ..saved import load
 from ..training.export import check_file
-from ..training.own_network import import_memory
-from ..training.policy import Policy
+from ..training.own_code import imported, is_import_path
+from ..training.policy import Policy, load_policy
 from ..training.reports import write_report
 from ..training.run_directory import load_config
 from ..training.scoring import shown_to
-from ..training.user_objects import imported, is_import_path, named_by_user
-from ..types import Settings
+from ..training.user_objects import import_memory, named_by_user
+from ..training.video import Shot
 from .arguments import cli_command
 
 
-@dataclass(kw_only=True)
-class EvalOptions:
-    run: Annotated[Path, "RUN"]
-    """Directory of a run."""
-    env: tuple[str, ...] = ()
-    """Environments to score the agent on, with the same spaces (module:Class for your own); the run's if not given."""
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The options that load trained agents."""
+
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
     memory: str | None = None
@@ -42,6 +42,21 @@ class EvalOptions:
     """The wrappers, as module:name, of a run that was trained with some."""
     env_kwargs: dict[str, object] | None = None
     """Arguments for the environment's constructor, as name=value, instead of all those of the run."""
+
+    def load(self, run: Path, env: Any, **changed: Any) -> Agent:
+        """The agent of a run, in an environment of the user's if one is given."""
+        import_memory(self.memory)
+        given = {"wrappers": self.wrappers or None, "env_kwargs": self.env_kwargs, **changed}
+        settings = {name: value for name, value in given.items() if value is not None}
+        return load(run, env, self.checkpoint, self.network, **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(LoadOptions):
+    run: Annotated[Path, "RUN"]
+    """Directory of a run."""
+    env: tuple[str, ...] = ()
+    """Environments to score the agent on, with the same spaces (module:Class for your own); the run's if not given."""
     episodes: int = 100
     """Episodes in fresh environments."""
     stochastic: bool = False
@@ -54,8 +69,6 @@ class EvalOptions:
     """Seed of these environments; derived from the run's if not given."""
     device: str | None = None
     """Torch device: auto, cpu, cuda, cuda:1 or mps; that of the run if not given."""
-    checkpoint: str = "last"
-    """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
     """Print one JSON object per environment: env, mean, std, min, max and mean_length over the episodes; returns and lengths,
     one entry each; episodes and requested, which differ if time was up; unfinished, cut off; games_cut; favours_short;
@@ -65,12 +78,9 @@ class EvalOptions:
 @cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
 def eval_main(options: EvalOptions) -> int:
     """Score a trained agent with greedy actions. Example: tightrope eval runs/demo --episodes 100 --json"""
-    wanted = ("device", "eval_envs", "wrappers", "env_kwargs")
-    changed = {name: value for name in wanted if (value := getattr(options, name)) not in (None, ())}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     how = (not options.stochastic, options.eval_seconds)
-    import_memory(options.memory)
-    with load(options.run, own, options.checkpoint, options.network, **changed) as agent:
+    with options.load(options.run, own, device=options.device, eval_envs=options.eval_envs) as agent:
         for env in options.env or (None,):
             name = env or agent.config.env
             with EvaluationLine(name) as line:
@@ -84,47 +94,20 @@ def eval_main(options: EvalOptions) -> int:
     return 0
 
 
-@dataclass(kw_only=True)
-class OneRunOptions:
-    """The options that select a trained agent."""
+@dataclass(frozen=True, kw_only=True)
+class OneRunOptions(LoadOptions):
+    """The options that select one trained agent."""
 
     run: Annotated[Path, "RUN"]
     """Directory of a run."""
-    checkpoint: str = "last"
-    """Which of the run's checkpoints: last, best, or the name of one."""
     env: str | None = None
     """The environment, as module:Class, of a run that was trained on one of your own."""
-    network: str | None = None
-    """The network, as module:Class, of a run that was trained with one of your own."""
-    memory: str | None = None
-    """The memory, as module:Class, of a run that was trained with one of your own."""
-    wrappers: tuple[str, ...] = ()
-    """The wrappers, as module:name, of a run that was trained with some."""
-    env_kwargs: dict[str, object] | None = None
-    """Arguments for the environment's constructor, as name=value, instead of all those of the run."""
-
-    def load(self, env: Any) -> Agent:
-        """The agent, in an environment of the user's if the run was trained on one."""
-        import_memory(self.memory)
-        given: Settings = {"wrappers": self.wrappers} if self.wrappers else {}
-        given |= {} if self.env_kwargs is None else {"env_kwargs": self.env_kwargs}
-        return load(self.run, env, self.checkpoint, self.network, **given)
 
 
-@dataclass(kw_only=True)
-class RecordOptions(OneRunOptions):
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(OneRunOptions, Shot):
     out: Path
     """File to write, such as pole.mp4; an existing file is replaced."""
-    episodes: int | None = None
-    """Episodes; 1, or 16 with --grid, if not given."""
-    grid: bool = False
-    """Show episodes side by side instead of one after the other."""
-    every: int | None = None
-    """Show only every n-th step, which speeds the video up; chosen for real time if not given."""
-    fps: int | None = None
-    """Frames per second; chosen for real time, 60 at most, if not given."""
-    stochastic: bool = False
-    """Sample actions as in training instead of taking the likeliest."""
     seed: int | None = None
     """Seed of the environments; derived from the run's if not given."""
 
@@ -134,26 +117,20 @@ class RecordOptions(OneRunOptions):
 )
 def record_main(options: RecordOptions) -> int:
     """Write a video of a trained agent with greedy actions. Example: tightrope record runs/demo --out pole.mp4 --grid"""
-    shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
-    with options.load(own_env(options.env)) as agent:
-        print(printable(str(agent.record(options.out, options.episodes, options.seed, **shot))))
+    shot = {field.name: getattr(options, field.name) for field in fields(Shot)}
+    with options.load(options.run, own_env(options.env)) as agent:
+        print(printable(str(agent.record(options.out, seed=options.seed, **shot))))
     return 0
 
 
-@dataclass(kw_only=True)
-class PlayOptions:
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions(LoadOptions):
     run: Annotated[tuple[Path, ...], "RUN [RUN ...]"]
     """Directories of runs, shown side by side."""
     out: Path = Path("play.html")
     """File to write; an existing file is replaced."""
-    checkpoint: str = "last"
-    """Which of the runs' checkpoints: last, best, or the name of one."""
     env: str | None = None
     """The environment, as module:Class, of runs that were trained on one of your own."""
-    network: str | None = None
-    """The network, as module:Class, of runs that were trained with one of your own."""
-    memory: str | None = None
-    """The memory, as module:Class, of runs that were trained with one of your own."""
     seed: int | None = None
     """Seed of the episodes; derived from the run's if not given."""
 
@@ -166,11 +143,10 @@ def play_main(options: PlayOptions) -> int:
     Example: tightrope play runs/a runs/b --out play.html
     """
     own = own_env(options.env)
-    import_memory(options.memory)
     runs = list(dict.fromkeys(options.run))
     if missing := [run for run in runs if not run.is_dir()]:
         raise UsageError(f"{missing[0]} is not a run: there is no such directory")
-    agents = [load(run, own, options.checkpoint, options.network) for run in runs]
+    agents = [options.load(run, own) for run in runs]
     page = agents[0].play(options.out, *agents[1:], seed=options.seed)
     if len(runs) == 1 and options.checkpoint == "last":
         with suppress(OSError):  # the page is written
@@ -186,7 +162,7 @@ def own_env(name: str | None) -> Any:
     return None if name is None else imported(name)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     run: Annotated[tuple[Path, ...], "RUN [RUN ...]"]
     """Directories of runs."""
@@ -225,7 +201,7 @@ def record_game(run: Path) -> None:
         return
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportOptions(OneRunOptions):
     onnx: Path
     """File to write, such as policy.onnx; an existing file is replaced."""
@@ -242,10 +218,8 @@ def export_main(options: ExportOptions) -> int:
     own = own_env(options.env)
     check_file(options.onnx)
     try:
-        trained = to_export(options, own)
-        print(printable(str(trained.export(options.onnx))))
-        if isinstance(trained, Agent):
-            trained.close()
+        with to_export(options, own) as trained:
+            print(printable(str(trained.export(options.onnx))))
     except ExportError as error:
         print(f"tightrope: {printable(str(error))}", file=sys.stderr)
         return 1
@@ -255,7 +229,7 @@ def export_main(options: ExportOptions) -> int:
 def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
     """The agent of a run; only its policy if its environment is not available."""
     try:
-        return options.load(own)
+        return options.load(options.run, own)
     except UsageError as error:
         if own is not None:
             raise

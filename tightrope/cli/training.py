@@ -1,4 +1,4 @@
-"""The command train."""
+"""The commands train and clone, which make new runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from typing import Annotated
 from ..agent import Agent, agent_class
 from ..engine import choose_threads
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
-from ..errors import UsageError, plural, printable
+from ..errors import UsageError, check_count, plural, printable
 from ..files import Place
 from ..population.seeds import SeedTurns, train_in_turns
-from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, process_variables, read_seeds
+from ..saved import check_arguments
+from ..tools.progress_bars import ProgressBars
+from ..tools.seeds import Seed, SeedPool, check_same, compare, process_variables, read_seeds
 from ..training.build import check_env, configured
-from ..training.checkpoint_reader import CONFIG, has_checkpoints
-from ..training.config import Config, configure
+from ..training.checkpoint_reader import CONFIG, find, has_checkpoints
+from ..training.config import Config, configure, setting_types, unknown_setting
+from ..training.demonstrations import is_file
+from ..training.own_code import imported, is_import_path
 from ..training.presets import preset
 from ..training.run_directory import begun_before, new_run_dir
 from ..training.settings import name_of_device
-from ..training.user_objects import imported, is_import_path, named_by_user
+from ..training.user_objects import named_by_user
 from ..types import Settings
-from .arguments import peek_flag, read_with_settings, show_help, wants_help
-from .population import train_population
-from .resuming import checkpoint_to_resume, continue_run, resume_run, train_to_end
+from .arguments import flag_types, peek_flag, read_arguments, read_with_settings, show_help, wants_help
+from .resuming import checkpoint_to_resume, continue_run, resume_run, train_population, train_to_end
 
 MAX_JOBS = 1000
 TRAIN_NEEDS = "train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them"
@@ -139,8 +142,8 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     """Train several seeds in parallel, each in its own directory, and compare them in one report. On the CPU those of tensor
     environments train in turns in one process for each core, others in processes of their own."""
     numbers, jobs, quiet = read_seeds(options.seeds or ""), options.jobs, options.quiet
-    if jobs is not None and not 1 <= jobs <= MAX_JOBS:
-        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MAX_JOBS:,}")
+    if jobs is not None:
+        check_count("jobs", jobs, MAX_JOBS)
     if "seed" in given:
         raise UsageError(f"seed {given['seed']} and seeds {options.seeds} are both given: drop one of them")
     config, make = maker_of(options.env, options.algo, given)
@@ -162,7 +165,7 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     except OSError as error:
         raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
     words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
-    with SeedLines(seeds, config.algorithm.total_timesteps, quiet) as lines:
+    with ProgressBars(config.algorithm.total_timesteps, quiet) as lines:
         where = "in turns, " if in_turns else ""
         at_once = f"{len(devices)} at once, {plural(threads, 'thread')} each"
         lines.say(f"{plural(len(seeds), 'seed')}, {where}{at_once}, in {folder}")
@@ -212,3 +215,78 @@ def there_already(run_dir: Path) -> Path | None:
     """The directory itself if rank 0 finds a run in it; otherwise None."""
     found = broadcast_from_rank0(lambda: os.fsencode(run_dir) if (Place(run_dir) / CONFIG).exists() else b"")
     return Path(os.fsdecode(found)) if found else None
+
+
+# imitation --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class CloneOptions:
+    source: Annotated[Path, "RUN"]
+    """Run of the teacher, or a .npz or .safetensors file with arrays obs and action."""
+    env: str | None = None
+    """Environment of the student, with the spaces of the teacher's; the teacher's if not given."""
+    algo: str = "ppo"
+    """Algorithm that the student will be trained with: ppo or vpg."""
+    run_dir: Path | None = None
+    """Directory of the student; runs/<env>__<algo>__<seed>__<time> if not given."""
+    steps: int = 100_000
+    """Steps that the teacher takes."""
+    epochs: int = 10
+    """Passes over these steps, or over the file."""
+    clone_rate: float = 3e-3
+    """Step size of Adam while imitating, which decays to 0."""
+    quiet: bool = False
+    """Do not evaluate the student."""
+
+
+def clone_main(args: list[str]) -> int:
+    """Train a student to act as a teacher does, and save it as a run, from which `train --init-from` starts.
+
+    The teacher may see more: the student sees --actor-obs. The settings of `tightrope train` set the student up. Example:
+    tightrope clone runs/teacher --actor-obs camera --run-dir runs/student
+    """
+    if wants_help(args):
+        return show_help("clone", clone_main.__doc__, CloneOptions)
+    if not args or args[0].startswith("-"):
+        raise UsageError("clone needs a run or a file first, such as `tightrope clone runs/teacher`")
+    source, algo = Path(args[0]), peek_flag(args, "--algo") or "ppo"
+    own = flag_types(CloneOptions)
+    types = {**setting_types(algo), **own}
+    words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, algo, types))
+    if words:
+        raise UsageError(f"one argument too many: {words[0]!r}. Give one run or file, then flags")
+    options = CloneOptions(source=source, **{name: flags.pop(name) for name in own if name in flags})
+    env = options.env or teacher_env(source)
+    inherited = {} if options.env or is_file(source) else teacher_settings(source, flags)
+    with agent_class(algo)(env, **inherited | flags) as agent:
+        run_dir = new_run_dir(options.run_dir, agent.config)
+        result = agent.imitate(source, options.steps, options.epochs, options.clone_rate)
+        agent.save(run_dir)
+        print(printable(f"{env} as {source}: {result}"))
+        if not options.quiet and agent.config.run.eval_episodes:
+            score = agent.evaluate(agent.config.run.eval_episodes, eval_seconds=agent.config.run.eval_seconds)
+            print(printable(f"{env}: greedy return {score}"))
+        print(printable(f"saved in {run_dir}; `tightrope resume {run_dir}` trains it further with the same settings"))
+    return 0
+
+
+def teacher_settings(source: Path, flags: Settings) -> Settings:
+    """The settings of a teacher's environment, which the student gets unless flags set them."""
+    run = find(source).config.run
+    if "wrappers" not in flags and run.wrappers:
+        names = " ".join(map(str, run.wrappers))
+        raise UsageError(f"{source} was trained with wrappers {names}: give them, as in --wrappers {names}")
+    if "env_kwargs" not in flags:
+        check_arguments(run.env_kwargs)
+    return {"env_kwargs": run.env_kwargs, "max_episode_steps": run.max_episode_steps}
+
+
+def teacher_env(source: Path) -> str:
+    """The id of the environment of a teacher's run."""
+    if is_file(source):
+        raise UsageError(f"{source} is a file and names no environment: give --env, as in --env CartPole-v1")
+    env = find(source).config.env
+    if is_import_path(env):
+        raise UsageError(f"{source} was trained on {env}, which a file may not import: give it, as in --env {env}")
+    return env

@@ -17,9 +17,10 @@ from .optimize import Optimizer
 from .precision import Precision
 from .recorded import COMPILED_C, COMPILED_VERSION
 from .rollout_policy import why_not_recorded
-from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
+from .runtime import Accelerate, Mode, Runtime, choose_runtime, chosen_mode
 from .state import Snapshot, State
 from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
+from .units import Unit, run_as
 
 __all__ = [
     "COMPILED_C",

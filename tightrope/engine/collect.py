@@ -10,10 +10,11 @@ from torch import Tensor
 from .. import activity
 from ..envs.step_arrays import ArrayStepper
 from ..models import ActorCritic
+from ..recording import Array
 from ..types import Env, GroupedEnv, Rollout, Row
 from .distributed import all_reduce_sum, world
 from .noise import Noise
-from .rollout_in_c import collect_in_c
+from .rollout_in_c import act_in_c, collect_in_c
 from .rollout_policy import Choose, RolloutPolicy
 from .threads import threads, threads_for_acting
 
@@ -33,12 +34,13 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     with threads(threads_for_acting(env.num_envs)):
-        step = array_stepper(env) if actor.choose is not None else None
         in_c = collect_in_c(env, actor, rollout, obs, noise, dead_fraction)
+        step = array_stepper(env) if in_c is None and actor.choose is not None else None
         if in_c is not None:
             obs, num_steps = in_c
         elif step is not None and actor.choose is not None:
-            obs, num_steps = on_arrays(step, actor.choose, rollout, obs, noise, dead_fraction)
+            act = act_in_c(actor, rollout, noise) or act_on_arrays(actor.choose, rollout, noise)
+            obs, num_steps = on_arrays(step, act, rollout, obs, noise, dead_fraction)
         elif env.groups and dead_fraction is None:
             obs = collect_grouped(cast(GroupedEnv, env), actor, rollout, obs, noise)
         else:
@@ -54,21 +56,36 @@ def array_stepper(env: Any) -> ArrayStepper | None:
     return env.in_arrays() if hasattr(type(env), "in_arrays") else None
 
 
+def act_on_arrays(choose: Choose, rollout: Rollout, noise: Noise) -> Callable[[int], Array]:
+    """Return a function of the step that writes an action to the rollout, and returns it for the environment."""
+    shown, action, draws = rollout.obs.numpy(), rollout.action.numpy(), noise.action.numpy()
+
+    def act(t: int) -> Array:
+        action[t], given = choose(shown[t], draws[t])
+        return given
+
+    return act
+
+
 @np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
 def on_arrays(
-    step: ArrayStepper, choose: Choose, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
+    step: ArrayStepper,
+    act: Callable[[int], Array],
+    rollout: Rollout,
+    obs: Tensor,
+    noise: Noise,
+    dead_fraction: float | None,
 ) -> tuple[Tensor, int]:
     """Collect with NumPy arrays: all environments at once, one step after the other."""
     last = obs.clone()
     shown = [*rollout.obs.numpy(), last.numpy()]
-    action, reward = rollout.action.numpy(), rollout.reward.numpy()
+    reward = rollout.reward.numpy()
     terminated, truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
     final_obs, valid = rollout.final_obs.numpy(), rollout.valid.numpy()
     dead = np.zeros(len(last), bool)
     shown[0][:] = last
-    for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
-        action[t], given = choose(shown[t], draw)
-        answer = step(given.copy(), reset)  # a copy, because an engine may keep the array
+    for t, reset in enumerate(noise.reset.numpy()):
+        answer = step(act(t).copy(), reset)  # a copy, because an engine may keep the array
         activity.mark()
         shown[t + 1][:] = final_obs[t] = answer.obs
         reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated

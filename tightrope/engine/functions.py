@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from ..functional import (
 from ..functional.losses import Equation
 from ..types import Batch, Settings
 from .across_ranks import sum_over_ranks
+from .update_in_c import recursion_in_c
 
 
 def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:
@@ -47,6 +49,12 @@ class Functions:
     minibatches: Callable[[Batch, int, Tensor], Iterator[Batch]] = minibatches
     collect: Equation | None = None  # (env, policy, rollout, obs, noise) to the last observations; None: the runtime's
     phase: Callable[..., tuple[object, ...]] | None = None  # (state, config, noise) to metrics; None: the algorithm's
+
+    def in_c(self) -> Functions:
+        """The record with C functions for the sums backward in time, which have the same results."""
+        here: Settings = {"gae": gae, "discounted_returns": discounted_returns}
+        kept = {name: f for name, f in here.items() if getattr(self, name) is f}
+        return self.with_own({name: partial(f, recursion=recursion_in_c) for name, f in kept.items()})
 
     def with_own(self, own: Mapping[str, Callable[..., object]]) -> Functions:
         """The record with these functions in place of others, by name."""

@@ -31,14 +31,19 @@ static void move(part p, i64 t_from, i64 t_to) {
   if (p.to) memcpy(p.to + t_to * p.size, p.from + t_from * p.size, p.size);
 }
 
+/* The policy acts at step t: it is given an observation and noise of the rollout, and its action is written down. */
+void act(const rollout *r, i64 t) {
+  move(r->obs, t, 0);
+  move(r->noise, t, 0);
+  r->sample.run(r->sample.table);
+  move(r->learned, 0, t);
+}
+
 /* Take the steps from `start` to before `stop`, of `steps` in the whole rollout. Returns the number of the last step plus 1. */
 i64 collect(const rollout *r, i64 start, i64 stop, i64 steps) {
   i64 n = r->rows, width = r->shown.size / n;
   for (i64 t = start; t < stop; t++) {
-    move(r->obs, t, 0);
-    move(r->noise, t, 0);
-    r->sample.run(r->sample.table);
-    move(r->learned, 0, t);
+    act(r, t);
     move(r->given, 0, 0);
     move(r->state, 0, 0);
     r->advance.run(r->advance.table);

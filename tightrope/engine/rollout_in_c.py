@@ -1,9 +1,11 @@
-"""A whole rollout as one C function: the compiled recordings of a policy and of a tensor environment, step after step."""
+"""A whole rollout as one C function: the compiled recordings of a policy and of a tensor environment, step after step. Where
+another engine steps the environments, a C function for each action."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,10 +65,17 @@ class Arguments(ctypes.Structure):
 
 
 @cache
+def library() -> ctypes.CDLL:
+    """Return rollout.c, compiled. Raises NotCompiled."""
+    found = compiled(Path(__file__).with_name("rollout.c").read_text(), exact=True)
+    found.collect.restype, found.collect.argtypes = ctypes.c_int64, [Address, *[ctypes.c_int64] * 3]
+    found.act.restype, found.act.argtypes = None, [Address, ctypes.c_int64]
+    return found
+
+
 def collector() -> CFuncPtr:
-    """Return the compiled function of rollout.c. Raises NotCompiled."""
-    found = compiled(Path(__file__).with_name("rollout.c").read_text(), exact=True).collect
-    found.restype, found.argtypes = ctypes.c_int64, [Address, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+    """Return the compiled function that takes the steps of a rollout."""
+    found: CFuncPtr = library().collect
     return found
 
 
@@ -153,6 +162,36 @@ def collect_in_c(
     return own.last.clone(), steps
 
 
+def act_in_c(actor: RolloutPolicy, rollout: Rollout, noise: Noise) -> Callable[[int], Array] | None:
+    """Return a function of the step that writes an action to the rollout, and returns it for the environment, in an array that
+    the next call overwrites. None if that is not one C function."""
+    if not isinstance(actor, RecordedPolicy) or actor.samples.function is None:
+        return None
+    sample = actor.samples
+    try:
+        arguments, run = Arguments(sample=piece(sample)), library().act
+        arguments.obs, arguments.noise, arguments.learned = copies_of_act(sample, rollout, noise)
+    except (Ineligible, NotCompiled):
+        return None
+    where, given = ctypes.byref(arguments), sample.results[1]
+
+    def act(t: int) -> Array:
+        run(where, t)
+        return given
+
+    return act
+
+
+def copies_of_act(sample: RecordedFunction, rollout: Rollout, noise: Noise) -> list[Copying]:
+    """Return what is copied when the policy acts: observations and noise to the recording, its actions to the rollout."""
+    obs, action, draws = rollout.obs.numpy(), rollout.action.numpy(), noise.action.numpy()
+    return [
+        copying(obs, sample.inputs[0], obs[0]),
+        copying(draws, sample.inputs[1], draws[0]),
+        copying(sample.results[0], action, action[0]),
+    ]
+
+
 def addresses_of(env: TensorEnv, step: RecordedStep, rollout: Rollout) -> object:
     """Return the memory that arguments refer to."""
     written = (getattr(rollout, name) for name in ("obs", "action", "reward", "terminated", "truncated", "final_obs"))
@@ -168,12 +207,10 @@ def arguments_of(
     following, reward, terminated, shown = advance.results
     state = env.state.numpy()
     done, dead, last = own
-    observed, action = rollout.obs.numpy(), rollout.action.numpy()
+    observed = rollout.obs.numpy()
     whole = rollout.reward.numpy(), rollout.terminated.numpy()
     parts = (
-        copying(observed, sample.inputs[0], observed[0]),
-        copying(noise.action.numpy(), sample.inputs[1], noise.action[0].numpy()),
-        copying(sample.results[0], action, action[0]),
+        *copies_of_act(sample, rollout, noise),
         copying(sample.results[1], advance.inputs[1]),
         copying(state, advance.inputs[0]),
         copying(following, state),

@@ -7,9 +7,6 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
     compile             the functions that do the arithmetic are compiled by torch.compile
     graph               a whole phase is one CUDA graph; if environments are not tensors, acting and learning are graphs
     max                 graph and compile together
-
-An algorithm file marks the functions that may become a CUDA graph: `@run_as("phase")` a whole phase, `@run_as("part")` a part
-of it. A marked function is executed by the runtime of its state, whether the loop or other code calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,17 +32,27 @@ from . import collect as collection
 from .across_ranks import Scale, moments, standardized, standardized_on_host
 from .gradients import AnalyticGradients, RecordedGradients
 from .graph import Graph, graph_key
-from .kernels import clip_and_adam, fuse_trunks, fused_policy, fused_standardized, has_device
+from .kernels import (
+    EnvSteps,
+    clip_and_adam,
+    fuse_trunks,
+    fused_policy,
+    fused_standardized,
+    has_device,
+    has_tensor_cores,
+    keyed_order,
+    orders_agree,
+)  # fmt: skip
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
+from .units import Unit
 from .update_in_c import clipped_adam_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
-Unit = Literal["phase", "part"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
 MIN_CALLS = 3_000  # updates and steps of a run, from which recordings are compiled: that takes about a second, once
 P = ParamSpec("P")
@@ -76,16 +83,25 @@ class Runtime:
         self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.analytic = AnalyticGradients(precision, self.kernels is not None, say)
+        self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         if self.compiles:
             prepare_compiler()
 
-    def prepare(self, policy: nn.Module) -> None:
-        """Let the trunks of the policy compute whole layers in kernels, if the device has them."""
-        if self.kernels is not None and not fuse_trunks(policy, self.compiles):
+    def prepare(self, policy: nn.Module, env: Env) -> None:
+        """Let the trunks of the policy compute whole layers in kernels, and the environments a whole step, if the device has
+        them. Decide how minibatches are shuffled."""
+        if self.kernels is None or not has_tensor_cores(self.device):
+            return
+        if not fuse_trunks(policy, self.compiles):
             self.say("accelerate: layers run in plain PyTorch, which is slower: kernels fail or differ here")
+        if not self.compiles:
+            self.env_steps.prepare(env)
+        self.has_orders = orders_agree(self.device)
+        if not self.has_orders:
+            self.say("accelerate: minibatches are shuffled by sorting, which is slower: kernels fail or differ here")
 
     def describe(self) -> str:
         """Describe how phases are executed, for the plan."""
@@ -94,6 +110,7 @@ class Runtime:
         if self.records:
             words = [f"recorded, {COMPILED_C}" if self.compiles_recordings else "recorded"]
         words += [graphs[self.unit]] if self.unit else []
+        words += ["a step of the environments is one kernel"] if self.env_steps.step else []
         words += ["compiled first, which takes up to 30 s"] if self.compiles else []
         rough = self.precision == "bf16" or (self.precision == "tf32" and self.device.type == "cuda")
         return ", ".join(words + ([self.precision] if rough else []))
@@ -132,6 +149,8 @@ class Runtime:
         leaves, treespec = pytree.tree_flatten(args)
         key = (function, *(graph_key(x) for x in leaves))
         graph = self.graphs.get(key)
+        if graph is None:
+            self.env_steps.renew()  # now, because it reads tensors on the host
         if graph is None or not graph.is_for(leaves):  # a graph for other objects is replaced
             graph = self.graphs[key] = Graph(function, leaves, treespec)
             result = graph.warm_up()
@@ -163,7 +182,10 @@ class Runtime:
         activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
         actor = self.rollout_policy(policy, obs, noise.action)
         self.recorded.unchanged = policy if self.records else None
-        advance = self.compiled(collection.advance) if env.capturable else collection.advance
+        if not self._capturing:
+            self.env_steps.renew()
+        plain = self.compiled(collection.advance) if env.capturable else collection.advance
+        advance = self.env_steps.find(env) or plain
         result = collection.collect(env, actor, rollout, obs, noise, dead_fraction, self.uses_numpy, advance)
         activity.begin("learning", waits=self.on_device)
         return result
@@ -218,6 +240,10 @@ class Runtime:
             return adam(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
+    def order(self, batch: Batch, keys: Tensor) -> Tensor:
+        """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
+        return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
+
     def halted(self, stopped: Tensor) -> bool:
         """Whether to leave the learning loop. On a device, where reading the flag would synchronise, `step` does nothing."""
         return not self.on_device and bool(stopped)
@@ -253,34 +279,6 @@ class Runtime:
         """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
         ranks = distributed.world().size if distributed.world().is_distributed else 1
         return collected_mask(terminated, fraction, across_ranks.sum_over_ranks, ranks)
-
-
-class HasRuntime(Protocol):
-    """The part of a run's state that `run_as` uses."""
-
-    runtime: Runtime
-
-
-S = TypeVar("S", bound=HasRuntime)
-
-
-def run_as(unit: Unit) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Decorate a function of a state so that the state's runtime executes it, if possible as a CUDA graph.
-
-    On a device the function must not read tensors on the host, and must write the state's tensors in place.
-    """
-
-    def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-        @functools.wraps(function)
-        def call(state: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            if kwargs:  # graphs take positional arguments only
-                with state.runtime.arithmetic():
-                    return function(state, *args, **kwargs)
-            return state.runtime.run(unit, function, state, *args)
-
-        return call
-
-    return decorate
 
 
 def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:

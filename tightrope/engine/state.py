@@ -45,6 +45,8 @@ class State:
 
     def __post_init__(self) -> None:
         rank = world().rank
+        if self.runtime.compiles_recordings:
+            self.functions = self.functions.in_c()
         self.ent_coef = torch.zeros((), device=self.env.device)
         self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
 

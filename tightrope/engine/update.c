@@ -1,5 +1,5 @@
-/* What a gradient step does besides the gradient: the same as `standardized_on_host` in across_ranks.py, `clipped_adam_on_host`
-   in optimize.py and the copies of a replay in gradients.py. */
+/* What learning does besides the gradient: the same as `backward_recursion` in functional/estimators.py, `standardized_on_host` in
+   across_ranks.py, `clipped_adam_on_host` in optimize.py and the copies of a replay in gradients.py. */
 #include <math.h>
 #include <string.h>
 
@@ -13,6 +13,25 @@ typedef struct {
   const float *terms; /* of the loss */
   i64 width;
 } replay;
+
+/* y_t = x_t + decay_t y_{t+1}, with the bits of torch, whose addcmul rounds once. With `doubles`, by the doubling scheme. */
+void backward_recursion(const float *restrict x, float *decay, float *y, i64 length, i64 width, i64 doubles) {
+  const i64 size = length * width;
+  memcpy(y, x, size * sizeof(float));
+  if (!doubles) {
+    for (i64 i = 0; i < width; i++) y[size - width + i] = fmaf(decay[size - width + i], 0, y[size - width + i]);
+    for (i64 start = size - 2 * width; start >= 0; start -= width)
+#pragma omp simd
+      for (i64 i = start; i < start + width; i++) y[i] = fmaf(decay[i], y[i + width], y[i]);
+    return;
+  }
+  for (i64 stride = width; stride < size; stride *= 2)
+#pragma omp simd
+    for (i64 i = 0; i < size - stride; i++) {
+      y[i] = fmaf(decay[i], y[i + stride], y[i]);
+      decay[i] *= decay[i + stride];
+    }
+}
 
 /* out = (x - mean) / (std + 1e-8), with the unbiased standard deviation. */
 void standardize(const float *restrict x, float *restrict out, i64 n) {

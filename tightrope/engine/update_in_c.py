@@ -1,5 +1,6 @@
-"""What a gradient step does besides the gradient, as C functions: standardised advantages, clipping and Adam, and the copies
-around the compiled recording of a gradient. With small minibatches, the Python and NumPy calls for them take longer."""
+"""What learning does besides the gradient, as C functions: sums backward in time, standardised advantages, clipping and Adam,
+and the copies around the compiled recording of a gradient. With small minibatches, the Python and NumPy calls for them take
+longer."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..functional.estimators import LONG, NARROW, backward_recursion
 from ..recording import Array, NotCompiled, RecordedFunction
 from ..recording.compiler import compiled
 from .across_ranks import standardized_on_host
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 Address = ctypes.c_void_p
 Argument = type[ctypes.c_void_p] | type[ctypes.c_int64] | type[ctypes.c_double]
 ARGUMENTS: dict[str, tuple[Argument, ...]] = {
+    "backward_recursion": (*[Address] * 3, *[ctypes.c_int64] * 3),
     "standardize": (Address, Address, ctypes.c_int64),
     "clip_and_step": (*[Address] * 4, ctypes.c_int64, *[Address] * 3, *[ctypes.c_double] * 4),
     "gradient": (Address, Address, Address),
@@ -41,6 +44,29 @@ def function(name: str) -> CFuncPtr:
 def is_readable(x: Tensor) -> bool:
     """Whether the C functions can read this tensor."""
     return x.dtype is torch.float32 and x.is_contiguous()
+
+
+def c_recursion(x: Tensor, decay: Tensor) -> Tensor:
+    """Return `backward_recursion` by the C function, which overwrites a copy of `decay`."""
+    (length, width), decay, result = x.shape, decay.clone(), torch.empty_like(x)
+    doubles = length >= LONG and width <= NARROW
+    function("backward_recursion")(x.data_ptr(), decay.data_ptr(), result.data_ptr(), length, width, doubles)
+    return result
+
+
+@cache
+def recursion_is_exact() -> bool:
+    """Whether the C function gives the bits of torch, which depend on the processor."""
+    generator = torch.Generator().manual_seed(0)
+    pairs = [torch.randn(2, length, 5, generator=generator) for length in (LONG - 1, 5 * LONG)]
+    return all(torch.equal(c_recursion(*pair), backward_recursion(*pair)) for pair in pairs)
+
+
+def recursion_in_c(x: Tensor, decay: Tensor) -> Tensor:
+    """Return y_t = x_t + decay_t y_{t+1}, bit for bit as `backward_recursion` does."""
+    if is_readable(x) and is_readable(decay) and recursion_is_exact():
+        return c_recursion(x, decay)
+    return backward_recursion(x, decay)
 
 
 def standardized_in_c(x: Tensor) -> Tensor:

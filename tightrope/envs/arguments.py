@@ -1,4 +1,4 @@
-"""Keyword arguments of environments: which ones a constructor takes, and the error for another."""
+"""Arguments of methods and constructors: which ones they take, and the error for another."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def accepted_arguments(maker: Callable[..., object]) -> tuple[list[str], bool]:
         return [], True
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN]
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def takes_arguments(method: Callable[..., object], arguments: tuple[object, ...]) -> bool:
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # its signature cannot be read
+        return True
+    return True
 
 
 def unknown_argument(env: str, maker: Callable[..., object], name: str) -> UsageError:

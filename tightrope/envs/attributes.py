@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .attribute_kinds import (
+from .attribute_writer import (
     CREATED,
     ENCODE,
     MAX_DEPTH,
@@ -27,12 +27,12 @@ from .attribute_kinds import (
     TENSOR,
     TEXT,
     Node,
+    Writer,
     class_name,
     is_plain_class,
     is_settable,
     root_of,
-)  # fmt: skip
-from .attribute_writer import Writer
+)
 from .random_streams import set_generator_state
 
 MAX_NAMES = 12  # attributes named in one warning
@@ -161,7 +161,7 @@ class Reader:
             return self.built[rest[0]] if rest[0] in self.built else self.live.objects[rest[0]]
         if kind == "constant":
             return self.live.objects[path]
-        return DECODERS[kind](self, path, depth, *rest)
+        return getattr(self, f"decode_{kind}")(path, depth, *rest)  # the tags are part of the format of saved runs
 
     def live_object(self, path: str, kind: type, mark: bool | int) -> Any:
         """The existing object to fill in place; None if a new one is needed."""
@@ -290,11 +290,3 @@ def checked_dtype(text: str) -> np.dtype[Any]:
     if dtype.hasobject or not dtype.itemsize:
         raise ValueError("a type of objects")
     return dtype
-
-
-DECODERS: dict[str, Any] = {  # by the tag in the file: part of the format of saved runs
-    "complex": Reader.decode_complex, "bytes": Reader.decode_bytes, "scalar": Reader.decode_scalar,
-    "enum": Reader.decode_enum, "list": Reader.decode_list, "set": Reader.decode_set, "dict": Reader.decode_dict,
-    "state": Reader.decode_state, "object": Reader.decode_object, "generator": Reader.decode_generator,
-    "array": Reader.decode_array, "tensor": Reader.decode_tensor,
-}  # fmt: skip

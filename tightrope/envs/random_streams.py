@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-GLOBAL_STREAMS: tuple[Any, ...] = (  # the objects behind random.random(), np.random.rand() and torch.rand()
-    random.random.__self__,  # type: ignore[attr-defined]
-    np.random.rand.__self__,  # type: ignore[attr-defined]
-    torch.default_generator,
-)
+GLOBAL_STREAMS: dict[str, Any] = {  # the objects behind random.random(), np.random.rand() and torch.rand()
+    "random": random.random.__self__,  # type: ignore[attr-defined]
+    "numpy": np.random.rand.__self__,  # type: ignore[attr-defined]
+    "torch": torch.default_generator,
+}
 streams_lock = threading.RLock()  # held while the global streams are changed and restored
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 INDICES = {"pos": 624, "buffer_pos": 4}  # in NumPy's states, with the largest valid value: NumPy does not check them
@@ -70,7 +70,10 @@ class GeneratorSnapshot:
     """The states of the global random generators and of the generators that an object holds."""
 
     def __init__(self, thing: object) -> None:
-        sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
+        sources = [
+            *GLOBAL_STREAMS.values(),
+            *(value for value in vars(thing).values() if isinstance(value, GENERATORS)),
+        ]
         self.before = [(source, generator_state(source)) for source in sources]
 
     def restore(self) -> bool:

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from ..recording import RecordedFunction
-from .mask_checks import check_masks
 from .random_streams import GeneratorSnapshot, streams_lock
 from .step_arrays import Array, StepArrays
-from .validate import TensorEnvLike, bitwise_equal, check_choices
+from .validate import TensorEnvLike, bitwise_equal, check_choices, check_masks
 
 MAX_NUMPY_ROWS = 1024  # with more rows, torch is faster
 PACKAGE = __name__.partition(".")[0] + "."

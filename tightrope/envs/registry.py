@@ -20,9 +20,8 @@ import torch
 from ..errors import UsageError, check_positive, near_matches
 from ..types import Env
 from . import classic
-from .arguments import check_arguments_of
+from .arguments import check_arguments_of, takes_arguments
 from .tensor import TensorEnv
-from .validate import takes_arguments
 
 BackendName = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
@@ -58,10 +57,12 @@ def tensor_env_class(env_id: str) -> type[TensorEnv]:
     return ENVS[env_id]
 
 
-def construct(kind: type[TensorEnv], *arguments: Any, env_kwargs: Mapping[str, Any] | None = None) -> TensorEnv:
+def construct(
+    kind: type[TensorEnv], *arguments: Any, env_kwargs: Mapping[str, Any] | None = None, env_id: str | None = None
+) -> TensorEnv:
     """Make an environment of a class with (num_envs, device, max_episode_steps) and, if its constructor takes one, a seed.
     `env_kwargs` are further arguments of its constructor."""
-    check_arguments_of(kind.__name__, kind, env_kwargs or {})
+    check_arguments_of(kind.__name__, kind, env_kwargs or {}, env_id)
     make = functools.partial(kind, **env_kwargs or {})
     arguments = arguments if takes_arguments(make, arguments) else arguments[:3]
     wanted = "num_envs=1, device='cpu', max_episode_steps=None"
@@ -231,9 +232,8 @@ def make(
             f"wrappers are for environments of Gymnasium, and {env_id} is by {name}: give backend gymnasium"
         )
     if name == "tensor":
-        kind, sizes = tensor_env_class(env_id), (num_envs, device, max_episode_steps, seed)
-        check_arguments_of(kind.__name__, kind, env_options.env_kwargs, env_id)
-        return construct(kind, *sizes, env_kwargs=env_options.env_kwargs)
+        sizes = num_envs, device, max_episode_steps, seed
+        return construct(tensor_env_class(env_id), *sizes, env_kwargs=env_options.env_kwargs, env_id=env_id)
     env = BACKENDS[name].adapter.from_id(env_id, num_envs, device, env_options)
     env.seed(seed)
     return env

@@ -27,13 +27,13 @@ from torch import Tensor
 from ..errors import UsageError, check_positive, checked_seed
 from ..scene import Scene, raster
 from ..types import Spec, Step
-from . import validate
+from . import methods, validate
 from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
-from .dry_run import is_capturing, try_methods, writes
-from .mask_checks import check_masks, declare_parts, with_parts
+from .methods import is_capturing, try_methods, with_parts, writes
 from .recorded_step import MAX_NUMPY_ROWS, RecordedStep, verified_step
 from .step_arrays import Array, ArrayStepper, StepArrays
+from .validate import check_masks
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
 CACHES |= {"_masked", "_privileged", "_seen"}
@@ -68,7 +68,7 @@ class TensorEnv:
         check_positive("max_episode_steps", max_episode_steps)
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
-        validate.check_numbers(self)
+        methods.check_numbers(self)
         self._in_place: frozenset[str] | None = None  # methods to call with copies; None before the dry run
         self._allocate(num_envs, seed)
 
@@ -80,9 +80,9 @@ class TensorEnv:
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
-        validate.check_defined(self, "initial")
-        start = validate.check_state(self, validate.call_method(self, "initial", self._noise()))
-        declare_parts(self, start.clone())
+        methods.check_defined(self, "initial")
+        start = validate.check_state(self, methods.call_method(self, "initial", self._noise()))
+        methods.declare_parts(self, start.clone())
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
         self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MAX_NUMPY_ROWS
         self._recorded_step = self._first_record = None
@@ -140,7 +140,7 @@ class TensorEnv:
     def try_methods(self) -> frozenset[str]:
         """Do the dry run once; returns the names of methods that work in place. A mistake is a UsageError of one line."""
         if self._in_place is None:
-            validate.check_numbers(self)  # which may have been set since it was made
+            methods.check_numbers(self)  # which may have been set since it was made
             self._in_place = try_methods(self)
         return self._in_place
 
@@ -148,12 +148,12 @@ class TensorEnv:
         """Call one of the methods above, with copies if it works in place."""
         result: Tensor
         if self._in_place is None or name in self._in_place:
-            result = getattr(self, name)(*validate.arguments_for(self, name, [x.clone() for x in arguments]))
+            result = getattr(self, name)(*methods.arguments_for(self, name, [x.clone() for x in arguments]))
             return result.clone()
         if torch.compiler.is_compiling():
-            return getattr(self, name)(*validate.arguments_for(self, name, arguments))
+            return getattr(self, name)(*methods.arguments_for(self, name, arguments))
         before = [writes(x) for x in arguments]
-        result = getattr(self, name)(*validate.arguments_for(self, name, arguments))
+        result = getattr(self, name)(*methods.arguments_for(self, name, arguments))
         if before != [writes(x) for x in arguments]:
             found = "writes into an argument, but did not in the dry run"
             raise validate.mistake(self, name, found, "return a new tensor")
@@ -245,7 +245,7 @@ class TensorEnv:
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         if name in ("observation", "action"):
-            declare_parts(self)
+            methods.declare_parts(self)
         if name not in CACHES:
             self._unverify()
 

@@ -3,9 +3,7 @@ value and a fix."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -14,22 +12,8 @@ from torch import Tensor
 
 from ..draw import draw_observations
 from ..errors import EnvError, UsageError, raised
-from ..types import Composite, Discrete, MultiDiscrete, Spec
-
-PARAMETERS = {
-    "initial": ("noise",),
-    "advance": ("state", "action"),
-    "reward": ("state", "action", "next_state"),
-    "terminated": ("state",),
-    "observe": ("state",),
-    "action_mask": ("state",),
-    "privileged": ("state",),
-}
-REQUIRED = {
-    "initial": "it turns uniform noise (N, noise_size) into start states (N, S)",
-    "advance": "it returns the next states, of the shape of state",
-    "reward": "it returns one float32 number per row, shape (N,)",
-}
+from ..models.action_mask import forbids_all, options
+from ..types import Discrete, MultiDiscrete, Spec
 
 ON_DEVICE = "make tensors with device=self.device, or with ..._like(state)"
 
@@ -89,79 +73,6 @@ def in_short(spec: Spec) -> str:
 def mistake(env: TensorEnvLike, name: str, found: str, fix: str) -> UsageError:
     """The error about one method: its mistake and the fix."""
     return UsageError(f"{type(env).__name__}.{name} {found}: {fix}")
-
-
-# calling -------------------------------------------------------------------------------------------------------------
-
-
-def check_numbers(env: TensorEnvLike) -> None:
-    limit: object = env.max_episode_steps
-    size: object = env.noise_size
-    if not isinstance(limit, (int, type(None))):
-        raise mistake(env, f"time_limit {limit!r}", "is not a number of steps", "give an int or None")
-    if not isinstance(size, int) or size < 0:
-        fix = "set it to the columns of noise that initial uses, 0 or more"
-        raise mistake(env, f"noise_size {size!r}", "is invalid", fix)
-
-
-def check_defined(env: TensorEnvLike, name: str) -> None:
-    """Raise UsageError if the environment lacks this required method."""
-    if not env._overrides(name):
-        raise UsageError(f"{type(env).__name__} has no {name}: write {signature(name)}; {REQUIRED[name]}")
-
-
-def signature(name: str) -> str:
-    return f"`def {name}({', '.join(('self', *PARAMETERS[name]))})`"
-
-
-def call_method(env: TensorEnvLike, name: str, *arguments: Tensor) -> object:
-    """Call a method and return its result; an exception becomes a UsageError of one line."""
-    try:
-        return getattr(env, name)(*arguments_for(env, name, arguments))
-    except UsageError:
-        raise
-    except Exception as error:
-        raise explained(env, name, arguments, error) from None
-
-
-def arguments_for(env: TensorEnvLike, name: str, arguments: Sequence[Tensor]) -> Sequence[Tensor | dict[str, Tensor]]:
-    """The arguments as a method takes them: a hybrid action as a dict of its parts."""
-    if name not in ("advance", "reward") or not isinstance(env.action, Composite):
-        return arguments
-    return arguments[0], env.action.split(arguments[1]), *arguments[2:]
-
-
-def explained(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], error: Exception) -> UsageError:
-    """One line about an exception in a user's method, with the likely fix."""
-    if isinstance(error, AttributeError) and error.obj is env:
-        fix = "set it in __init__" if "state" in vars(env) else "set it before super().__init__()"
-        return mistake(env, name, f"reads self.{error.name}, which is not set yet", fix)
-    if isinstance(error, TypeError) and not takes_arguments(getattr(env, name), arguments):
-        return mistake(env, name, f"does not take ({', '.join(PARAMETERS[name])})", f"write {signature(name)}")
-    parts = [x if isinstance(x, dict) else {"": x} for x in arguments_for(env, name, arguments)]
-    given = [{key: tuple(part.shape) for key, part in each.items()} for each in parts]
-    shapes = ", ".join(f"{p} {each.get('', each)}" for p, each in zip(PARAMETERS[name], given, strict=True))
-    fix = "fix that line"
-    if name == "initial" and isinstance(error, (IndexError, ValueError, RuntimeError)):
-        fix = f"noise has noise_size = {env.noise_size} columns; set noise_size to the number of columns it uses"
-    if "same device" in str(error) or "on cpu" in str(error):
-        fix = ON_DEVICE
-    elif isinstance(error, RuntimeError) and "at non-singleton dimension 0" in str(error):
-        fix = "use as many rows as it is given, for evaluation uses copies with other numbers of rows"
-    return mistake(env, name, f"raises {raised(error)} on {shapes}", fix)
-
-
-def takes_arguments(method: Callable[..., object], arguments: tuple[object, ...]) -> bool:
-    try:
-        inspect.signature(method).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # its signature cannot be read
-        return True
-    return True
-
-
-# results -------------------------------------------------------------------------------------------------------------
 
 
 def check_tensor(env: TensorEnvLike, name: str, value: object, fix: str) -> Tensor:
@@ -263,6 +174,39 @@ def check_choices(
             f"{type(env).__name__}.{method} gives observation {choices[row, *column]}{place} for env number {row}, outside "
             f"{in_short(spec)}: widen observation, or keep the state inside"
         )
+
+
+def check_privileged(env: TensorEnvLike, value: object) -> Tensor:
+    """Return what `privileged` returned, which must be real numbers (N, K)."""
+    numbers = check_tensor(env, "privileged", value, "return real numbers (N, K)")
+    if numbers.dim() != 2 or 0 in numbers.shape or not numbers.is_floating_point():
+        fix = "return one row of real numbers for each environment, such as state[:, 2:]"
+        raise mistake(env, "privileged", f"returns {describe_value(numbers)}, wanted real numbers (N, K)", fix)
+    if env._privileged and numbers.shape[1] != env._privileged:
+        found = f"returns {numbers.shape[1]} columns, and {env._privileged} before"
+        raise mistake(env, "privileged", found, "return as many in every state")
+    return numbers
+
+
+def check_mask(env: TensorEnvLike, value: object) -> Tensor:
+    """Return what `action_mask` returned, which must be bools (N, options)."""
+    mask, wanted = check_tensor(env, "action_mask", value, "return bools (N, options)"), sum(options(env.action))
+    if not wanted:
+        found = f"is for choices, and action is {in_short(env.action)}"
+        raise mistake(env, "action_mask", found, "drop the method, or give discrete actions")
+    if tuple(mask.shape) != (len(mask), wanted) or mask.dtype != torch.bool:
+        found = f"returns {describe_value(mask)}, wanted bools (N, {wanted})"
+        raise mistake(env, "action_mask", found, f"return one bool for each option of {in_short(env.action)}")
+    return mask
+
+
+def check_masks(env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exception] = EnvError) -> None:
+    """Raise an error if the mask in an observation allows nothing. `obs` is a tensor on the CPU or an array."""
+    if env._masked:
+        forbidden = np.flatnonzero(forbids_all(np.asarray(obs)[:, -sum(options(env.action)) :], env.action))
+        if len(forbidden):
+            fix = "allow an option of each choice in every state that does not end the episode"
+            raise error(f"{type(env).__name__}.action_mask allows nothing for env number {forbidden[0]}: {fix}")
 
 
 def draw_frames(env: TensorEnvLike, obs: Tensor, action: Tensor | None = None) -> np.ndarray:

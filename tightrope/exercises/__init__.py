@@ -14,30 +14,15 @@ from collections.abc import Callable, Iterator
 
 from ..errors import raised
 from ..output import print_line
-from ..training.function_trial import SIGNATURES, complaint
-from .cases import EQUATIONS, train_ppo, train_vpg
-from .equations import check_equation
+from ..training.own_code import SIGNATURES, complaint
+from .equations import EQUATIONS, Own, check_equation, train_ppo, train_vpg
 from .metrics import ppo_metrics, vpg_metrics
 from .phase_check import check_phase
 
-Own = Callable[..., object]
-
 __all__ = [
-    "ppo_metrics",
-    "test_clipped_surrogate",
-    "test_collect",
-    "test_discounted_returns",
-    "test_entropy",
-    "test_entropy_bonus",
-    "test_gae",
-    "test_importance_weights",
-    "test_learning_rate",
-    "test_minibatches",
-    "test_policy_gradient",
-    "test_ppo_phase",
-    "test_timestep_mean",
-    "test_value_loss",
-    "test_vpg_phase",
+    "ppo_metrics", "test_clipped_surrogate", "test_collect", "test_discounted_returns", "test_entropy",
+    "test_entropy_bonus", "test_gae", "test_importance_weights", "test_learning_rate", "test_minibatches",
+    "test_policy_gradient", "test_ppo_phase", "test_timestep_mean", "test_value_loss", "test_vpg_phase",
     "vpg_metrics",
 ]  # fmt: skip
 
@@ -137,71 +122,41 @@ OTHERS: dict[str, Callable[[Own], Iterator[str]]] = {
 }
 
 
-def test_discounted_returns(function: Own) -> bool:
-    """Exercise 1: (reward, terminated, done, next_value, gamma) to returns, all (T, N)."""
-    return verdict("discounted_returns", function)
+def exercise(name: str, says: str) -> Callable[[Own], bool]:
+    """The test of an exercise. `says` is what the function takes, and what it returns or does."""
+
+    def test(function: Own) -> bool:
+        return verdict(name, function)
+
+    test.__name__, test.__doc__ = f"test_{name}", says
+    return test
 
 
-def test_timestep_mean(function: Own) -> bool:
-    """Exercise 2: (x, alive), both (T, N), to a baseline (T, 1)."""
-    return verdict("timestep_mean", function)
-
-
-def test_policy_gradient(function: Own) -> bool:
-    """Exercise 3: (log_prob, advantage, weight, mask), all (B,), to the objective of REINFORCE, one number."""
-    return verdict("policy_gradient", function)
-
-
-def test_importance_weights(function: Own) -> bool:
-    """Exercise 4: (log_prob, old_log_prob, clamp) to weights (B,)."""
-    return verdict("importance_weights", function)
-
-
-def test_entropy(function: Own) -> bool:
-    """Exercise 5: logits (B, A) to entropies (B,)."""
-    return verdict("entropy", function)
-
-
-def test_entropy_bonus(function: Own) -> bool:
-    """Exercise 5: entropies (B,) to the bonus, one number."""
-    return verdict("entropy_bonus", function)
-
-
-def test_learning_rate(function: Own) -> bool:
-    """Exercise 6: progress from 0 to 1 to a learning rate that falls linearly from 0.01 to 0."""
-    return verdict("learning_rate", function)
-
-
-def test_collect(function: Own) -> bool:
-    """Exercise 7: (env, policy, rollout, obs, noise) fills the rollout and returns the observations after it."""
-    return verdict("collect", function)
-
-
-def test_vpg_phase(function: Own) -> bool:
-    """Exercise 8: (state, config, noise) to metrics: a whole phase of VPG."""
-    return verdict("vpg_phase", function)
-
-
-def test_gae(function: Own) -> bool:
-    """Exercise 9: (reward, value, next_value, terminated, done, gamma, gae_lambda) to advantages (T, N)."""
-    return verdict("gae", function)
-
-
-def test_clipped_surrogate(function: Own) -> bool:
-    """Exercise 10: (log_prob, old_log_prob, advantage, clip_coef) to the clipped surrogate, one number."""
-    return verdict("clipped_surrogate", function)
-
-
-def test_value_loss(function: Own) -> bool:
-    """Exercise 11: (value, target) to the loss of the critic, one number."""
-    return verdict("value_loss", function)
-
-
-def test_minibatches(function: Own) -> bool:
-    """Exercise 12: (batch, count, order) yields minibatches."""
-    return verdict("minibatches", function)
-
-
-def test_ppo_phase(function: Own) -> bool:
-    """Exercise 13: (state, config, noise) to metrics: a whole phase of PPO."""
-    return verdict("ppo_phase", function)
+test_discounted_returns = exercise(
+    "discounted_returns", "Exercise 1: (reward, terminated, done, next_value, gamma) to returns, all (T, N)."
+)
+test_timestep_mean = exercise("timestep_mean", "Exercise 2: (x, alive), both (T, N), to a baseline (T, 1).")
+test_policy_gradient = exercise(
+    "policy_gradient",
+    "Exercise 3: (log_prob, advantage, weight, mask), all (B,), to the objective of REINFORCE, one number.",
+)
+test_importance_weights = exercise("importance_weights", "Exercise 4: (log_prob, old_log_prob, clamp) to weights (B,).")
+test_entropy = exercise("entropy", "Exercise 5: logits (B, A) to entropies (B,).")
+test_entropy_bonus = exercise("entropy_bonus", "Exercise 5: entropies (B,) to the bonus, one number.")
+test_learning_rate = exercise(
+    "learning_rate", "Exercise 6: progress from 0 to 1 to a learning rate that falls linearly from 0.01 to 0."
+)
+test_collect = exercise(
+    "collect", "Exercise 7: (env, policy, rollout, obs, noise) fills the rollout and returns the observations after it."
+)
+test_vpg_phase = exercise("vpg_phase", "Exercise 8: (state, config, noise) to metrics: a whole phase of VPG.")
+test_gae = exercise(
+    "gae", "Exercise 9: (reward, value, next_value, terminated, done, gamma, gae_lambda) to advantages (T, N)."
+)
+test_clipped_surrogate = exercise(
+    "clipped_surrogate",
+    "Exercise 10: (log_prob, old_log_prob, advantage, clip_coef) to the clipped surrogate, one number.",
+)
+test_value_loss = exercise("value_loss", "Exercise 11: (value, target) to the loss of the critic, one number.")
+test_minibatches = exercise("minibatches", "Exercise 12: (batch, count, order) yields minibatches.")
+test_ppo_phase = exercise("ppo_phase", "Exercise 13: (state, config, noise) to metrics: a whole phase of PPO.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,8 +10,10 @@ from torch import Tensor
 from ..types import Batch
 from . import definitions
 from .comparing import agrees, first_difference
-from .mistakes_over_time import GAE, RETURNS, traced
+from .mistakes import GAE, RETURNS, traced
 from .one_phase import OnePhase
+
+Guess = tuple[str, Tensor]  # words for a mistake, and what it gives
 
 # PPO ----------------------------------------------------------------------------------------------------------------------
 
@@ -48,34 +50,40 @@ def ppo_advantages(one: OnePhase) -> Iterator[str]:
 
     if is_like(expected):
         return
-    for words, wrong in wrong_advantages(one, following, gamma, lam):
-        if is_like(wrong):
-            yield f"advantages (GAE, successor_values): {words}"
-            return
-    if agrees(batch.target, expected.flatten()[index]):
-        yield "value targets: target is the advantage alone, it must be advantage + value (detail 5)"
-    elif agrees(batch.target, value):
-        yield "value targets: target is the critic's own value, from which it learns nothing"
-    elif agrees(batch.target, r.reward.flatten()[index]):
-        yield "value targets: target is the reward of one step, it must be advantage + value"
+    if words := words_that_fit(wrong_advantages(one, following, gamma, lam), is_like):
+        yield f"advantages (GAE, successor_values): {words}"
+        return
+    targets = [
+        ("the advantage alone, it must be advantage + value (detail 5)", expected),
+        ("the critic's own value, from which it learns nothing", r.value),
+        ("the reward of one step, it must be advantage + value", r.reward),
+    ]
+    if words := words_that_fit(targets, lambda x: agrees(batch.target, x.flatten()[index])):
+        yield f"value targets: target is {words}"
     else:
-        words = first_difference(found, expected.flatten()[index])
-        yield f"advantages or value targets: target - value, {words} by the sum of (gamma lambda)^l delta"
+        difference = first_difference(found, expected.flatten()[index])
+        yield f"advantages or value targets: target - value, {difference} by the sum of (gamma lambda)^l delta"
 
 
-def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float) -> Iterator[tuple[str, Tensor]]:
-    """What common mistakes give instead, as (words, advantages)."""
-    r = one.rollout
-    last = one.old_policy.value(one.state.obs)
+def words_that_fit(guesses: Iterable[Guess], fits: Callable[[Tensor], bool]) -> str | None:
+    """The words of the first guess that fits."""
+    return next((words for words, guess in guesses if fits(guess)), None)
+
+
+def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float) -> Iterator[Guess]:
+    """What common mistakes give instead."""
+    r, last = one.rollout, one.old_policy.value(one.state.obs)
+
+    def with_next(value: Tensor) -> Tensor:
+        return traced(r.reward, r.value, value, r.terminated, r.done, gamma, gamma * lam)
+
     after_reset = torch.cat([r.value[1:], last[None]])
-    words = "after a time limit they bootstrap from the reset observation: use V(final_obs)"
-    yield words, traced(r.reward, r.value, after_reset, r.terminated, r.done, gamma, gamma * lam)
+    yield "after a time limit they bootstrap from the reset observation: use V(final_obs)", with_next(after_reset)
     late = torch.where(r.done, following, torch.cat([r.value[:-1], last[None]]))
-    words = "the next value is off by one: it is V(s_t), where V(s_{t+1}) belongs"
-    yield words, traced(r.reward, r.value, late, r.terminated, r.done, gamma, gamma * lam)
+    yield "the next value is off by one: it is V(s_t), where V(s_{t+1}) belongs", with_next(late)
     no_future = torch.where(r.truncated, 0.0, following)
     words = "after a time limit they bootstrap from 0: it is not the end of the task, use V(final_obs)"
-    yield words, traced(r.reward, r.value, no_future, r.terminated, r.done, gamma, gamma * lam)
+    yield words, with_next(no_future)
     for words, wrong in GAE.items():
         yield words, wrong(r.reward, r.value, following, r.terminated, r.done, gamma, lam)
 
@@ -123,28 +131,23 @@ def standardised(one: OnePhase) -> Iterator[str]:
     if agrees(batch.advantage, expected):
         return
     every = torch.cat([u.batch.target - u.batch.value for u in one.updates[: one.config.minibatches_per_epoch]])
+    over_all = (raw - every.mean()) / (every.std() + 1e-8)
+    of_targets = (batch.target - batch.target.mean()) / (batch.target.std() + 1e-8)
     guesses = [
         ("their sign is turned", -expected),
         ("they are not standardised (detail 7)", raw),
         ("the mean is not subtracted", raw / (std + 1e-8)),
         ("they are not divided by the standard deviation", raw - mean),
         ("they are divided by the variance, not by the standard deviation", (raw - mean) / (raw.var() + 1e-8)),
-        (
-            "they are standardised over the whole rollout, not in each minibatch",
-            (raw - every.mean()) / (every.std() + 1e-8),
-        ),
+        ("they are standardised over the whole rollout, not in each minibatch", over_all),
         ("the standard deviation is the biased one", (raw - mean) / (raw.std(correction=0) + 1e-8)),
-        (
-            "they are value targets: subtract the value",
-            (batch.target - batch.target.mean()) / (batch.target.std() + 1e-8),
-        ),
+        ("they are value targets: subtract the value", of_targets),
     ]
-    for words, guess in guesses:
-        if agrees(batch.advantage, guess):
-            yield f"advantages of a minibatch: {words}"
-            return
-    words = "not of the same rows as obs and target, or not standardised"
-    yield f"advantages of a minibatch: {words}: {first_difference(batch.advantage, expected)}"
+    words = words_that_fit(guesses, lambda guess: agrees(batch.advantage, guess))
+    if words is None:
+        difference = first_difference(batch.advantage, expected)
+        words = f"not of the same rows as obs and target, or not standardised: {difference}"
+    yield f"advantages of a minibatch: {words}"
 
 
 # VPG ----------------------------------------------------------------------------------------------------------------------
@@ -175,37 +178,30 @@ def vpg_returns(one: OnePhase) -> Iterator[str]:
         return agrees(found[kept], x.flatten()[index][kept])
 
     if not is_like(batch.target, returns):
-        wrong = next((words for words, x in wrong_returns(one) if is_like(batch.target, x)), None)
-        wrong = wrong or first_difference(batch.target[kept], returns.flatten()[index][kept])
-        yield f"returns (discounted_returns): {wrong}"
-        return
-    if not is_like(batch.advantage, returns - mean):
-        whole = (returns * alive).sum() / alive.sum()
-        per_env = (returns * alive).sum(0, keepdim=True) / alive.sum(0, keepdim=True)
-        guesses = [
-            ("no baseline is subtracted", returns),
-            ("the baseline is added: subtract it", returns + mean),
-            (
-                "it counts environments whose episode has ended: divide by the number alive",
-                returns - (returns * alive).mean(1, keepdim=True),
-            ),
-            (
-                "it is a mean over time, for each environment: take the mean over environments, for each step",
-                returns - per_env,
-            ),
-            ("it is one mean for all steps", returns - whole),
-            ("the sign of the advantage is turned", mean - returns),
+        wrong = [
+            (words, f(r.reward, r.terminated, r.done, torch.zeros_like(r.reward), gamma))
+            for words, f in RETURNS.items()
         ]
-        found = next((words for words, x in guesses if is_like(batch.advantage, x)), None)
-        found = found or first_difference(batch.advantage[kept], (returns - mean).flatten()[index][kept])
-        yield f"baseline (timestep_mean): {found}"
+        words = words_that_fit(wrong, lambda x: is_like(batch.target, x))
+        yield f"returns (discounted_returns): {words or first_difference(batch.target[kept], returns.flatten()[index][kept])}"
+    elif not is_like(batch.advantage, returns - mean):
+        words = words_that_fit(wrong_baselines(returns, alive, mean), lambda x: is_like(batch.advantage, x))
+        right = (returns - mean).flatten()[index][kept]
+        yield f"baseline (timestep_mean): {words or first_difference(batch.advantage[kept], right)}"
 
 
-def wrong_returns(one: OnePhase) -> Iterator[tuple[str, Tensor]]:
-    """What common mistakes give instead, as (words, returns)."""
-    r = one.rollout
-    for words, wrong in RETURNS.items():
-        yield words, wrong(r.reward, r.terminated, r.done, torch.zeros_like(r.reward), one.config.gamma)
+def wrong_baselines(returns: Tensor, alive: Tensor, mean: Tensor) -> list[Guess]:
+    """What common mistakes give for advantages, whose baseline is this mean."""
+    total = returns * alive
+    return [
+        ("no baseline is subtracted", returns),
+        ("the baseline is added: subtract it", returns + mean),
+        ("it counts environments whose episode has ended: divide by the number alive", returns - total.mean(1, keepdim=True)),
+        ("it is a mean over time, for each environment: take the mean over environments, for each step",
+         returns - total.sum(0, keepdim=True) / alive.sum(0, keepdim=True)),
+        ("it is one mean for all steps", returns - total.sum() / alive.sum()),
+        ("the sign of the advantage is turned", mean - returns),
+    ]  # fmt: skip
 
 
 @torch.no_grad()

@@ -14,13 +14,35 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-LONG, NARROW = 32, 256  # _backward_sum uses the doubling scheme from 32 steps on, for at most 256 environments
+LONG, NARROW = 32, 256  # backward_recursion uses the doubling scheme from 32 steps on, for at most 256 environments
 Reduce = Callable[..., tuple[Tensor, ...]]  # (tensors) to their sums over all ranks
+Recursion = Callable[[Tensor, Tensor], Tensor]  # `backward_recursion`, or a function with the same results
 
 
 def no_reduce(*parts: Tensor) -> tuple[Tensor, ...]:
     """Return the sums over a single rank: the tensors themselves."""
     return parts
+
+
+def backward_recursion(x: Tensor, decay: Tensor) -> Tensor:
+    """Return y_t = x_t + decay_t y_{t+1}, from the last row to the first, with y = 0 after the last row.
+
+    With few environments the number of calls takes the time. A doubling scheme then needs only log2(T) calls: substituting
+    y_t = a_t + d_t y_{t+s} into itself gives the same form with 2 s instead of s.
+    """
+    length, width = x.shape
+    if length < LONG or width > NARROW:
+        y = torch.empty_like(x)
+        running = torch.zeros_like(x[0])
+        for t in reversed(range(length)):
+            running = torch.addcmul(x[t], decay[t], running, out=y[t])
+        return y
+    y, decay, stride = x.clone(), decay.clone(), 1
+    while stride < length:
+        y[:-stride] = torch.addcmul(y[:-stride], decay[:-stride], y[stride:])
+        decay[:-stride] = decay[:-stride] * decay[stride:]
+        stride *= 2
+    return y
 
 
 def successor_values(
@@ -43,11 +65,12 @@ def gae(
     done: Bool[Tensor, "T N"],
     gamma: float,
     gae_lambda: float,
+    recursion: Recursion = backward_recursion,
 ) -> Float[Tensor, "T N"]:
     """Return generalised advantage estimates. `next_value` comes from `successor_values`."""
     delta = reward + gamma * next_value * ~terminated - value  # eq. 12
     decay = gamma * gae_lambda * (~done).to(delta.dtype)
-    return _backward_sum(delta, decay)  # eq. 16
+    return recursion(delta, decay)  # eq. 16
 
 
 def discounted_returns(
@@ -56,12 +79,13 @@ def discounted_returns(
     done: Bool[Tensor, "T N"],
     next_value: Float[Tensor, "T N"],
     gamma: float,
+    recursion: Recursion = backward_recursion,
 ) -> Float[Tensor, "T N"]:
     """Return G_t = r_t + gamma G_{t+1} within each episode. Where an episode is truncated, and in the last row, G_{t+1} is
     `next_value` (0 without a critic: the reward-to-go up to that step)."""
     cut = done.clone()
     cut[-1] = True
-    return _backward_sum(reward + gamma * next_value * (cut & ~terminated), gamma * (~cut).to(reward.dtype))
+    return recursion(reward + gamma * next_value * (cut & ~terminated), gamma * (~cut).to(reward.dtype))
 
 
 def running_returns(
@@ -72,29 +96,8 @@ def running_returns(
     first = reward[:1] + gamma * start
     decay = gamma * (~done[:-1]).to(reward.dtype)
     backwards = torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])
-    y = _backward_sum(*backwards).flip(0)
+    y = backward_recursion(*backwards).flip(0)
     return y, y[-1] * ~done[-1]
-
-
-def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """Return y_t = x_t + decay_t y_{t+1}, from the last row to the first, with y = 0 after the last row.
-
-    With few environments the number of calls takes the time. A doubling scheme then needs only log2(T) calls: substituting
-    y_t = a_t + d_t y_{t+s} into itself gives the same form with 2 s instead of s.
-    """
-    length, width = x.shape
-    if length < LONG or width > NARROW:
-        y = torch.empty_like(x)
-        running = torch.zeros_like(x[0])
-        for t in reversed(range(length)):
-            running = torch.addcmul(x[t], decay[t], running, out=y[t])
-        return y
-    y, decay, stride = x.clone(), decay.clone(), 1
-    while stride < length:
-        y[:-stride] = torch.addcmul(y[:-stride], decay[:-stride], y[stride:])
-        decay[:-stride] = decay[:-stride] * decay[stride:]
-        stride *= 2
-    return y
 
 
 def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -85,8 +86,30 @@ def without_mask(observation: Spec, action: Spec) -> Spec:
 
 def forbids_all(mask: np.ndarray, action: Spec) -> np.ndarray:
     """Whether a row of a mask (N, options) leaves a choice without any option. (N,)"""
-    ends = np.cumsum(options(action))[:-1]
-    return np.any([~(part > 0.5).any(-1) for part in np.split(mask, ends, axis=-1)], axis=0)
+    starts = [0, *accumulate(options(action)[:-1])]
+    allowed: np.ndarray = np.logical_or.reduceat(mask > 0.5, starts, axis=-1)
+    return np.logical_not(np.logical_and.reduce(allowed, axis=-1))
+
+
+def plain_mask(given: object, action: Spec) -> np.ndarray | None:
+    """One mask of 0 and 1 in a usual form, an array or a flat list that allows an option of each choice, as int8. None for
+    others, which `mask_rows` reads or refuses. Environments give one in every step: comparing bytes is quickest."""
+    try:
+        mask = np.frombuffer(bytes(given), np.uint8) if isinstance(given, (list, tuple)) else given
+    except (TypeError, ValueError):
+        return None
+    counts = options(action)
+    if not isinstance(mask, np.ndarray) or mask.shape != (sum(counts),) or mask.dtype.kind not in "biuf":
+        return None
+    ones = mask == 1
+    if ones.astype(mask.dtype).tobytes() != mask.tobytes():
+        return None
+    allowed, start = ones.tobytes(), 0
+    for count in counts:
+        if allowed.find(1, start, start + count) < 0:
+            return None
+        start += count
+    return ones.astype(np.int8)
 
 
 def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarray:
@@ -114,10 +137,9 @@ def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarra
     if mask.shape != (len(mask) if mask.ndim else 0, total):
         bits = ", two for each bit" if {*counts} == {2} and len(counts) > 1 else ""
         raise UsageError(f"mask has shape {mask.shape}: give one entry for each of {total} options{bits}")
-    if not np.isin(mask, (0, 1)).all():
-        raise UsageError(
-            f"mask has {mask[~np.isin(mask, (0, 1))][0]:g}: give 0 for forbidden and 1 for allowed options"
-        )
+    other = (mask != 0) & (mask != 1)
+    if other.any():
+        raise UsageError(f"mask has {mask[other][0]:g}: give 0 for forbidden and 1 for allowed options")
     if forbids_all(mask, action).any():
         raise UsageError("mask allows nothing: allow an option of each choice")
     if len(mask) not in (1, rows or 1):

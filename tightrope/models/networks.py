@@ -89,12 +89,14 @@ class OneHot(nn.Module):
 
     An integer out of range gives NaN, which the guard of training reports; no check reads it on the host."""
 
+    n: Tensor
     choices: Tensor
     columns: Tensor | None
 
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
         self.out_features = sum(n)
+        self.register_buffer("n", torch.tensor(n), persistent=False)
         index = torch.arange(max(n))
         kept = index < torch.tensor(n)[:, None]  # (K, most)
         self.register_buffer("choices", torch.where(kept, index, torch.iinfo(torch.int64).min), persistent=False)
@@ -102,8 +104,9 @@ class OneHot(nn.Module):
         self.register_buffer("columns", columns, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        matches = (obs.view(obs.shape[0], -1, 1) == self.choices).to(torch.float32)  # (B, K, most)
-        wide = (matches / matches.sum(-1, keepdim=True)).flatten(1)  # 0 / 0 = NaN without a match
+        choice = obs.view(obs.shape[0], -1, 1)  # (B, K, 1)
+        outside = torch.where((choice >= 0) & (choice < self.n.unsqueeze(-1)), 0.0, torch.nan)
+        wide = ((choice == self.choices).to(torch.float32) + outside).flatten(1)  # (B, K most)
         return wide if self.columns is None else wide[:, self.columns]
 
 

@@ -12,30 +12,8 @@ from torch import Tensor
 from ..recording import Unrecordable, recorded
 from ..recording.call import Array, Call, Memory, array
 from ..recording.memory import needed, owned
+from ..recording.names import BITS, ELEMENT, PRODUCTS, REDUCED
 from .program import DTYPES, Argument, Constant, Expression, Operation, Program, View
-
-KERNELS: dict[object, str] = {
-    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.floor_divide: "floordiv",
-    np.minimum: "min", np.maximum: "max", np.arctan2: "atan2", np.hypot: "hypot", np.remainder: "remainder",
-    np.fmod: "fmod", np.power: "pow", np.negative: "neg", np.absolute: "abs", np.sign: "sign", np.floor: "floor",
-    np.ceil: "ceil", np.rint: "round", np.trunc: "trunc", np.sin: "sin", np.cos: "cos", np.tan: "tan",
-    np.arcsin: "asin", np.arccos: "acos", np.arctan: "atan", np.sinh: "sinh", np.cosh: "cosh", np.tanh: "tanh",
-    np.exp: "exp", np.expm1: "expm1", np.log: "log", np.log1p: "log1p", np.log2: "log2", np.log10: "log10",
-    np.sqrt: "sqrt", torch.erf: "erf", np.isnan: "isnan", np.isinf: "isinf", np.equal: "eq", np.not_equal: "ne",
-    np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge", np.logical_and: "and",
-    np.logical_or: "or", np.logical_not: "not",
-}  # fmt: skip
-BITS: dict[object, str] = {
-    np.bitwise_and: "and",
-    np.bitwise_or: "or",
-    np.bitwise_xor: "ne",
-    np.bitwise_not: "not",
-}  # of truth values
-REDUCED: dict[object, str] = {
-    np.add.reduce: "sum", np.multiply.reduce: "prod", np.maximum.reduce: "amax", np.minimum.reduce: "amin",
-    np.logical_or.reduce: "any", np.logical_and.reduce: "all", np.argmax: "argmax", np.argmin: "argmin",
-}  # fmt: skip
-PRODUCTS = (np.dot, np.matmul, torch.mm)
 
 
 @torch.no_grad()
@@ -134,7 +112,7 @@ class Emitter:
             raise Unrecordable("it combines the bits of whole numbers")
         elif function is np.reciprocal:
             self.map("div", self.view(args[1]), 1.0, self.argument(args[0]))
-        elif (kernel := KERNELS.get(function) or BITS.get(function)) is not None:
+        elif (kernel := ELEMENT.get(function) or BITS.get(function)) is not None:
             self.map(kernel, self.view(args[-1]), *map(self.argument, args[:-1]))
         elif function in PRODUCTS:
             self.product(*map(self.view, args))

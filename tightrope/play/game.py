@@ -23,9 +23,8 @@ from ..recording import Unrecordable
 from ..scene import Scene, columns, coordinates
 from ..training.export_interface import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .attribute import Attribute
 from .emitted import record
-from .program import Expression, Json, Program, expression_json, number_json
+from .program import Attribute, Expression, Json, Program, expression_json, number_json
 
 NUDGE = 1e-6  # relative: how far a recorded attribute's value lies from its true one, so that all differ
 PALETTE = {getattr(draw, name): name.lower() for name in ("BACKGROUND", "INK", "MUTED", "ACCENT", "WARM", "PINK")}

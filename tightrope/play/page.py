@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import UsageError, printable
 from ..files import Place, write_file
-from ..logging.report.play import play_page
+from ..logging.report import html
 from ..models import ActorCritic
 from ..training.reports import PLAY
 from ..types import Env
@@ -40,6 +40,15 @@ def checked_game(policy: ActorCritic, env: Env, seed: int, title: str, steps: in
 
 def page_data(games: Sequence[Game], seed: int) -> dict[str, object]:
     return {"games": [game.as_json() for game in games], "seed": seed % (1 << 31)}
+
+
+def play_page(data: object, titles: Sequence[str]) -> str:
+    """The whole page."""
+    title = printable(", ".join(dict.fromkeys(title.partition(" · ")[0] for title in titles)))
+    header = html.page_header(title, "play", f"{html.PLAY_NOTE} Written {html.now()}.")
+    content = f'<main><section aria-label="Player">{html.player(data, "page")}</section></main>'
+    footer = html.footer("Sliders and pushes change only this page.")
+    return html.whole_page(f"{title} · play", f"{header}\n{content}\n{footer}")
 
 
 def write_play_page(games: Sequence[Game], path: Path, seed: int) -> PlayPage:

@@ -108,6 +108,43 @@ class Program:
         }
 
 
+class Attribute(float):
+    """A number that remembers how it was computed from an environment's attributes. Its value, a little off the true one,
+    stands for it in the arguments of operations; `table` has the expression of each such value."""
+
+    expression: Expression
+    table: dict[float, Expression]
+
+    def __new__(cls, value: float, expression: Expression, table: dict[float, Expression]) -> Attribute:
+        made = super().__new__(cls, value)
+        made.expression, made.table = expression, table
+        table[float(value)] = expression
+        return made
+
+    def joined(self, operator: str, a: object, b: object) -> Attribute:
+        """The number that an operator makes of two others, one of which is this one."""
+        if not (isinstance(a, (int, float)) and isinstance(b, (int, float))):
+            return NotImplemented
+        parts = [x.expression if isinstance(x, Attribute) else float(x) for x in (a, b)]
+        return Attribute(OPERATORS[operator](float(a), float(b)), (operator, *parts), self.table)
+
+    def __neg__(self) -> Attribute:
+        return Attribute(-float(self), ("neg", self.expression), self.table)
+
+    def __abs__(self) -> Attribute:
+        return Attribute(abs(float(self)), ("abs", self.expression), self.table)
+
+
+def overload(name: str, operator: str) -> None:
+    """Let Attribute compute `a operator b` by its method of that name, wherever it stands."""
+    setattr(Attribute, f"__{name}__", lambda self, other: self.joined(operator, self, other))
+    setattr(Attribute, f"__r{name}__", lambda self, other: self.joined(operator, other, self))
+
+
+for _name, _operator in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}.items():
+    overload(_name, _operator)
+
+
 def as_float32(value: float) -> float:
     try:
         return cast(float, struct.unpack("f", struct.pack("f", value))[0])

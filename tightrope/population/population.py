@@ -23,16 +23,17 @@ from ..envs import TensorEnv
 from ..envs.with_memory import without_memory
 from ..errors import UsageError, checked_seed, plural, printable
 from ..output import print_line
+from ..tools.progress_bars import ProgressBars
 from ..training import user_objects
 from ..training.checkpoint_reader import CONFIG
 from ..training.lock import locked
+from ..training.own_code import is_import_path
 from ..training.run_directory import reason
 from ..training.signals import Interrupts
 from ..types import Settings
-from .page_data import write_population_page
-from .progress import PopulationLines
-from .record import FILE, AgentRecord, PopulationRecord, check_imports, plain_tree, read_record
-from .rounds import PopulationRounds, agent_dir
+from .page import write_population_page
+from .record import FILE, AgentRecord, PopulationRecord, agent_dir, check_imports, plain_tree, read_record
+from .rounds import PopulationRounds
 from .turns import Turns
 from .vary import drawn, read_vary
 from .workers import AgentWorkers, can_fork
@@ -126,7 +127,7 @@ class Population:
     @property
     def results(self) -> list[AgentRecord]:
         """All agents, the best first: by their scores, those without one last."""
-        return sorted(self.agents, key=lambda agent: (-agent.rank, agent.number))
+        return self.record.ranked
 
     def learn(self, run_dir: str | Path | None = None, jobs: int | None = None, quiet: bool = False) -> Self:
         """Train all agents to the end; write their runs and the page. A population that was stopped continues.
@@ -151,13 +152,12 @@ class Population:
                 self.record.take_from(record, folder, self.space)
             self._use(folder)
             total = self.record.size * self.config.algorithm.run_steps
-            with PopulationLines(total, quiet) as lines:
+            with ProgressBars(total, quiet) as lines:
                 lines.say(self.describe(jobs))
-                env = None if isinstance(self.env, str) and not user_objects.is_import_path(self.env) else self.env
+                env = None if isinstance(self.env, str) and not is_import_path(self.env) else self.env
                 turns = Turns(self.make, env, self.settings.get("network"))
                 with closing(AgentWorkers(turns, jobs, interrupts)) as workers:
                     after = partial(self.write_page, running=True)
-                    lines.steps.update({agent.number: agent.steps for agent in self.agents})
                     rounds = PopulationRounds(self.record, folder, self.space, self.config, workers, lines, after)
                     rounds.run()
                     rounds.save(wait=True)

@@ -13,10 +13,10 @@ from ..files import Place, Unreadable
 from ..logging import finite
 from ..tools.sweep.space import Choices, Space
 from ..training.config import plain
+from ..training.own_code import is_import_path, needs_import
 from ..training.run_directory import reason
-from ..training.user_objects import is_import_path, needs_import
 from ..types import Settings
-from .exploit import Takeover
+from .vary import Takeover
 
 FILE, VERSION = "population.json", 1
 MAX_BYTES = 1 << 28
@@ -61,6 +61,11 @@ class PopulationRecord:
     round: int = 0  # completed rounds
     is_taken_over: bool = True  # whether the takeovers after the last round are done
 
+    @property
+    def ranked(self) -> list[AgentRecord]:
+        """All agents, the best first: by their scores, those without one last."""
+        return sorted(self.agents, key=lambda agent: (-agent.rank, agent.number))
+
     def write(self, folder: Path, wait: bool) -> None:
         """Write the file; `wait` for the disk. UsageError if it cannot be written."""
         content = finite(plain_tree(asdict(self) | {"version": VERSION}))
@@ -90,6 +95,11 @@ class PopulationRecord:
         ]
         for given in settings:
             given.update({name: value_in_space(space, name, value) for name, value in given.items()})
+
+
+def agent_dir(folder: Path, number: int) -> Path:
+    """The directory of an agent's run."""
+    return folder / f"agent{number:04d}"
 
 
 def differing_entry(name: str, mine: object, theirs: object) -> tuple[str, object, object]:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import UsageError
+from ..tools.progress_bars import ProgressBars
 from ..tools.sweep.space import Space
 from ..training.checkpoint_reader import CONFIG, has_checkpoints
 from ..training.config import Config
 from ..types import Settings
-from .exploit import takeovers
-from .progress import PopulationLines
-from .record import AgentRecord, PopulationRecord
-from .turns import Turn, TurnProgress, TurnResult
+from .record import AgentRecord, PopulationRecord, agent_dir
+from .turns import Turn, TurnResult
+from .vary import takeovers
 from .workers import AgentWorkers
 
 SAVED_EVERY = 1.0  # seconds between records of agents that have ended
@@ -30,11 +30,12 @@ class PopulationRounds:
 
     def __init__(
         self, record: PopulationRecord, folder: Path, space: Space, config: Config, workers: AgentWorkers,
-        lines: PopulationLines, after_round: Callable[[], None],
+        lines: ProgressBars, after_round: Callable[[], None],
     ) -> None:  # fmt: skip
         self.record, self.folder, self.space, self.config = record, folder, space, config
         self.workers, self.lines, self.after_round = workers, lines, after_round
         self.saved = 0.0
+        self.steps = {agent.number: agent.steps for agent in record.agents}
 
     def run(self) -> None:
         """Run until all rounds are done or a signal comes."""
@@ -104,7 +105,7 @@ class PopulationRounds:
     def take(self, turns: list[Turn]) -> bool:
         """Take turns; returns whether all of them ended."""
         ended = 0
-        for result in self.workers.take(turns, self.show):
+        for result in self.workers.take(turns, lambda progress: self.show(progress.number, progress.steps)):
             ended += not result.stopped
             self.end_turn(result, turns[0].trains)
         return ended == len(turns)
@@ -114,19 +115,20 @@ class PopulationRounds:
         agent = self.record.agents[result.number]
         agent.steps, agent.seconds = result.steps or agent.steps, agent.seconds + result.seconds
         agent.failed = result.failed
-        self.lines.steps[agent.number] = agent.steps
         if result.failed:
             self.lines.say(f"agent {agent.number}: failed: {result.failed}")
         elif trained and not result.stopped:
             agent.score, agent.finished, agent.round = result.score, result.finished, self.record.round + 1
             self.lines.say(f"agent {agent.number}: {summary(agent)}")
-        self.lines.show()
+        self.show(agent.number, agent.steps)
         if time.monotonic() - self.saved > SAVED_EVERY:
             self.save(wait=False)
 
-    def show(self, progress: TurnProgress) -> None:
-        self.lines.steps[progress.number] = progress.steps
-        self.lines.show()
+    def show(self, number: int, steps: int) -> None:
+        """Show the steps of all agents together, now that this one is so far."""
+        self.steps[number] = steps
+        done = sum(self.steps.values())
+        self.lines.show("all", done, f"{done:,} of {self.lines.total:,} steps")
 
     def save(self, wait: bool) -> None:
         self.record.write(self.folder, wait)
@@ -134,11 +136,6 @@ class PopulationRounds:
 
     def agent_dir(self, number: int) -> Path:
         return agent_dir(self.folder, number)
-
-
-def agent_dir(folder: Path, number: int) -> Path:
-    """The directory of an agent's run."""
-    return folder / f"agent{number:04d}"
 
 
 def has_run(run_dir: Path) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ..agent import Agent
 from ..envs import TensorEnv
 from ..envs.with_memory import without_memory
-from ..tools.seeds import Seed, SeedLines
+from ..tools.progress_bars import ProgressBars
+from ..tools.seeds import Seed, show_seed, unfinished
 from ..training.signals import Interrupts
 from ..types import Settings
 from .turns import Turn, TurnProgress, TurnResult, Turns
@@ -24,28 +25,26 @@ class SeedTurns:
     make: Callable[[Settings], Agent]
     env: str | None
     jobs: int
-    lines: SeedLines
+    lines: ProgressBars
     stopped: int | None = None  # the signal that ended training
 
     def run(self) -> None:
         """Run until all seeds are trained or a signal comes."""
-        for seed in self.seeds:
-            if seed.finished:
-                seed.code = 0
-                self.lines.say(f"seed {seed.seed}: done already")
-        waiting = {i: seed for i, seed in enumerate(self.seeds) if seed.code is None}
-        turns = [Turn(i, seed.run_dir, {"seed": seed.seed}) for i, seed in waiting.items()]
+        waiting = unfinished(self.seeds, self.lines)
+        turns = [Turn(seed.seed, seed.run_dir, {"seed": seed.seed}) for seed in waiting]
+        by_number = {seed.seed: seed for seed in waiting}
         with Interrupts() as interrupts:
             with closing(AgentWorkers(Turns(self.make, self.env, reports=True), self.jobs, interrupts)) as workers:
-                for result in workers.take(turns, self.show):
-                    self.end(waiting[result.number], result)
+
+                def show(progress: TurnProgress) -> None:
+                    show_seed(self.lines, by_number[progress.number], progress.steps, progress.value)
+
+                for result in workers.take(turns, show):
+                    self.end(by_number[result.number], result)
             self.stopped = interrupts.received
 
-    def show(self, progress: TurnProgress) -> None:
-        self.seeds[progress.number].in_turn = True
-        self.lines.show()
-
     def end(self, seed: Seed, result: TurnResult) -> None:
+        self.lines.remove(str(seed.seed))
         if result.failed:
             seed.code, seed.words = 1, result.failed
             self.lines.say(f"seed {seed.seed}: failed: {result.failed}")

@@ -1,4 +1,5 @@
-"""Settings that differ between the agents of a population: which may vary, how they are written, drawn and explored.
+"""Settings that differ between the agents of a population: which may vary, how they are written, drawn and explored, and who
+takes over from whom.
 
 learning_rate=1e-4..1e-2,log    numbers between two limits, evenly by their logarithm
 ent_coef=0..0.02                numbers between two limits
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from random import Random
 
 from ..engine import stream_seed
@@ -23,6 +24,7 @@ from ..types import Settings
 # the tensors that all agents share have their shape, or all agents train equally long
 SAME_FOR_ALL = ("num_envs", "num_steps", "total_timesteps", "baseline")
 MAX_RANGE = 300  # characters of one entry
+SHARE = 5  # one agent in so many takes over, from one of as many of the best
 STEP = 0.1  # part of a range by which exploring moves a setting
 
 
@@ -160,4 +162,40 @@ def explored(space: Space, settings: Settings, random: Random) -> Settings:
         else:
             share = share_of(dimension, value) + (STEP if up else -STEP)
             found[name] = value_at(dimension, min(max(share, 0.0), 1.0))
+    return found
+
+
+# exploit and explore --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """One agent takes over from another."""
+
+    round: int  # after which
+    agent: int
+    donor: int
+    steps: int  # of the agent
+    before: Settings  # the varied settings of the agent
+    after: Settings
+
+
+def takeovers(
+    scores: Sequence[float], steps: Sequence[int], settings: Sequence[Settings], space: Space, seed: int, round: int
+) -> list[Takeover]:
+    """Who takes over from whom after a round. Agents without a score have -inf. Equal scores stay as they are.
+
+    This is population based training (Jaderberg et al. 2017, arXiv:1711.09846): the worst agents take over the parameters of
+    some of the best and train on with settings near theirs. They keep their seeds, environments and random streams.
+    """
+    count = max(1, len(scores) // SHARE)
+    ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    best, worst = ranked[:count], ranked[-count:]
+    random = Random(stream_seed(seed, "exploit", round))
+    found = []
+    for agent in sorted(worst):
+        donor = random.choice(best)
+        after = explored(space, settings[donor], random)
+        if scores[donor] > scores[agent]:
+            found.append(Takeover(round, agent, donor, steps[agent], dict(settings[agent]), after))
     return found

@@ -31,7 +31,8 @@ from ..files import Place
 from ..logging import MetricsFile
 from ..training.build import build, configured, configured_with
 from ..training.config import Config
-from ..training.user_objects import from_user, import_training_env, imported, is_import_path
+from ..training.own_code import imported, is_import_path
+from ..training.user_objects import from_user, import_training_env
 from ..types import Settings
 
 WARM_UP = 3  # phases: an eager one, one that captures the graph, one more

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..engine import cores
-from ..errors import UsageError, checked_seed, plural, printable
+from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
 from ..logging.report.data import mean_in_unit
@@ -30,6 +30,7 @@ from ..training.reports import gathered, write_report
 from ..training.run_directory import METRICS, load_config
 from ..training.signals import stop_signals
 from ..types import Settings
+from .progress_bars import ProgressBars
 
 MAX_SEEDS = 1000
 COMPARISON = "comparison.html"
@@ -81,8 +82,7 @@ class Seed:
     process: subprocess.Popen[bytes] | None = None
     slot: int | None = None
     code: int | None = None
-    in_turn: bool = False  # whether it trains without a process of its own
-    words: str = ""  # why it failed then
+    words: str = ""  # why it failed, if it had no process of its own
 
     @property
     def output(self) -> Path:
@@ -159,45 +159,19 @@ def check_same(seeds: Iterable[Seed], config: Config) -> None:
                 )
 
 
-class SeedLines:
-    """Prints a line for each event and, in a terminal, a table of the seeds in training."""
+def unfinished(seeds: Iterable[Seed], bars: ProgressBars) -> list[Seed]:
+    """The seeds that are still to be trained; a line for each other one."""
+    for seed in seeds:
+        if seed.finished:
+            seed.code = 0
+            bars.say(f"seed {seed.seed}: done already")
+    return [seed for seed in seeds if seed.code is None]
 
-    def __init__(self, seeds: Sequence[Seed], total: int, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
 
-        self.seeds, self.total = seeds, total
-        in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR must not turn a pipe into a terminal
-        self.console = Console(
-            quiet=quiet, force_terminal=in_terminal, soft_wrap=True, markup=False, emoji=False, highlight=False
-        )
-        self.live = Live(console=self.console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> SeedLines:
-        if self.console.is_terminal and not self.console.quiet:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
-
-    def say(self, line: str) -> None:
-        self.console.print(printable(line))
-
-    def show(self) -> None:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        if not self.live.is_started:
-            return
-        table = Table("seed", "", "steps", "return", box=None, pad_edge=False)
-        for seed in [one for one in self.seeds if (one.process is not None or one.in_turn) and one.code is None]:
-            steps, value = seed.progress()
-            bar = ProgressBar(self.total, steps, width=30)
-            table.add_row(str(seed.seed), bar, f"{steps:,}", "" if value is None else f"{value:.2f}")
-        ended = sum(one.code is not None for one in self.seeds)
-        table.caption = f"{ended} of {len(self.seeds)} ended"
-        self.live.update(table, refresh=True)
+def show_seed(bars: ProgressBars, seed: Seed, steps: int, value: float | None) -> None:
+    """Show how far a seed is, with its newest episodic return."""
+    words = f"seed {seed.seed}  {steps:,} steps" + ("" if value is None else f"  return {value:.2f}")
+    bars.show(str(seed.seed), steps, words)
 
 
 @dataclass
@@ -207,24 +181,20 @@ class SeedPool:
     seeds: list[Seed]
     words: list[str]  # arguments of every process
     variables: list[dict[str, str]]  # environment variables, one entry for each process that may run at once
-    lines: SeedLines
+    lines: ProgressBars
     stopped: int | None = None
     asked: float = 0.0  # when the first signal came
     waiting: list[Seed] = field(default_factory=list)
 
     def run(self) -> None:
         """Run until all processes have ended. Each signal is passed on once."""
-        for seed in self.seeds:
-            if seed.finished:
-                seed.code = 0
-                self.lines.say(f"seed {seed.seed}: done already")
-        self.waiting = [seed for seed in self.seeds if seed.code is None]
+        self.waiting = unfinished(self.seeds, self.lines)
         before = {number: signal.signal(number, self.receive) for number in stop_signals()}
         try:
             while self.waiting or self.running:
                 self.start_some()
                 self.end_some()
-                self.lines.show()
+                self.show()
                 time.sleep(POLL)
         finally:
             for number, handler in before.items():
@@ -235,6 +205,11 @@ class SeedPool:
     @property
     def running(self) -> list[tuple[Seed, subprocess.Popen[bytes]]]:
         return [(seed, seed.process) for seed in self.seeds if seed.code is None and seed.process is not None]
+
+    def show(self) -> None:
+        if self.lines.progress is not None:  # or reading is for nothing
+            for seed, _ in self.running:
+                show_seed(self.lines, seed, *seed.progress())
 
     def receive(self, number: int, frame: object) -> None:
         """Pass a signal on. The first makes every run finish its phase and save, the second ends it at once."""
@@ -253,6 +228,8 @@ class SeedPool:
     def end_some(self) -> None:
         for seed, process in self.running:
             seed.code = process.poll()
+            if seed.code is not None:
+                self.lines.remove(str(seed.seed))
             if seed.code is None and self.stopped is not None:
                 self.give_up(seed, process)
             elif seed.code is not None and (seed.code == 0 or self.stopped is None):

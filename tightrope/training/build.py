@@ -21,31 +21,31 @@ from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
 from ..envs.with_memory import with_memory
 from ..errors import UsageError
-from ..models import actor_critic
+from ..models import ActorCritic, actor_critic
 from ..types import Env, Settings
 from .config import Config, RunConfig, configure, merged_layers
 from .names import ENVS, here_called
-from .own_code import functions_of
-from .own_network import Network, own_memory, own_network
+from .own_code import functions_of, is_import_path, with_own_code
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .settings import memory_of, name_of_device, resolve_device, suits_cpu
-from .user_objects import (
+from .user_objects import (  # fmt: skip
+    Network,
     ancestor_of,
     from_user,
     implements_env,
     import_training_env,
-    is_import_path,
     name_of,
-    with_own_code,
-)  # fmt: skip
+    own_memory,
+    own_network,
+)
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
 
-def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+def check_env(env_id: str, backend: str = "auto") -> Choice:
     """The backend for an id that the user gave. Imports the module that an id such as module:Name-v0 names."""
     import_module_of(env_id)
-    return backend_for(env_id, backend, with_arguments)
+    return backend_for(env_id, backend)
 
 
 def backend_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
@@ -98,7 +98,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     if implements_env(given):
         return configure_for(given, env_id, algo, settings, preset_env), given
     if not callable(given):  # a Gymnasium environment, which is looked at where it is
-        from ..envs.adapters.hybrid_writer import Shown
+        from ..envs.adapters.actions import Shown
 
         return configure_for(Shown(given), env_id, algo, settings, preset_env), given
     run = run_settings(env_id, algo, settings)
@@ -209,6 +209,12 @@ def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
         raise UsageError(f"on each of {ranks} ranks, with num_envs {num_envs}: {error}") from None
 
 
+def new_network(config: Config, env: Env, network: Network | None) -> ActorCritic:
+    """The untrained networks of a run for the spaces of an environment, with the user's own network and memory if any."""
+    trunk, memory = None if network is None else own_network(network), own_memory(config.network.memory)
+    return actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic, trunk, memory)
+
+
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
     """Return the state before the first phase, with this rank's share of the environments."""
     share = per_rank_config(config.algorithm, world().size)
@@ -226,11 +232,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     if hasattr(env, "gamma"):  # reward shaping by a potential uses the discount of the learner
         env.gamma = config.algorithm.gamma
     with initialising(stream_seed(config.run.seed, "network")):
-        trunk = None if network is None else own_network(network)
-        has_critic = config.algorithm.has_critic
-        policy = actor_critic(
-            env.observation, env.action, config.network, has_critic, trunk, own_memory(config.network.memory)
-        )
+        policy = new_network(config, env, network)
     env = with_memory(env, policy.memory_rows)
     check_memory(config, share.batch_size, env)
     policy.to(env.device).eval()  # always: with dropout or batch norm in training mode, the policy ratio is undefined
@@ -238,7 +240,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
     calls = config.algorithm.phases * (config.algorithm.num_steps + config.algorithm.updates_per_phase)
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env, calls)
-    runtime.prepare(policy)
+    runtime.prepare(policy, env)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     state.functions = state.functions.with_own(
         {f.name: f.function for f in config.run.functions if f.function is not None}

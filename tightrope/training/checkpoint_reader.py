@@ -1,4 +1,4 @@
-"""Find, verify and read checkpoints; `checkpoint_writer` writes them. Tensors are safetensors, the rest is JSON.
+"""Find, verify and read checkpoints; `saving` writes them. Tensors are safetensors, the rest is JSON.
 
 RUN/config.yaml                                 every setting, for people
 RUN/checkpoints/latest                          name and manifest hash of the newest checkpoint; loading does not follow it
@@ -216,28 +216,26 @@ def find(run_dir: Path, which: str = "last", say: Callable[[str], None] = warn) 
         if not places:
             raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` starts from the beginning")
         if which == "last" and (problem := pointer_problem(run / CHECKPOINTS)) is not None:
-            problems.append(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({problem}); using ")
+            problems.append(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({problem})")
         for place in places:
             try:
                 checkpoint = verify(place)
             except (Unreadable, OSError) as error:
                 if looks_left and not place.exists():  # pruned by a training process: look again for newer ones
                     break
-                problems.append(f"checkpoint {place.name}: {error}; using ")
+                problems.append(f"checkpoint {place.name}: {error}")
             else:
-                warn_of_damage(problems, checkpoint, say)
+                warn_of_damage(problems, place.name, say)
                 return checkpoint
         else:
             break
-    shown = "; ".join(problem.removesuffix("; using ") for problem in problems[:MAX_COMPLAINTS])
-    raise UsageError(f"{run_dir} has no checkpoint that can be read. {shown}")
+    raise UsageError(f"{run_dir} has no checkpoint that can be read. {'; '.join(problems[:MAX_COMPLAINTS])}")
 
 
-def warn_of_damage(problems: list[str], used: Checkpoint, say: Callable[[str], None]) -> None:
-    if (more := len(problems) - MAX_COMPLAINTS) > 0:
-        problems = [*problems[:MAX_COMPLAINTS], f"{plural(more, 'checkpoint')} more cannot be read either; using "]
-    for problem in problems:
-        say(f"{problem}{used.path.name} instead")
+def warn_of_damage(problems: list[str], used: str, say: Callable[[str], None]) -> None:
+    shown, more = problems[:MAX_COMPLAINTS], len(problems) - MAX_COMPLAINTS
+    for problem in [*shown, f"{plural(more, 'checkpoint')} more cannot be read either"] if more > 0 else shown:
+        say(f"{problem}; using {used} instead")
 
 
 def find_exactly(place: Place, run_dir: Path | None = None) -> Checkpoint:

@@ -19,11 +19,10 @@ from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
-from .own_code import NAMES, OwnFunction, Wrapper, check_used, read_function, with_later
+from .own_code import NAMES, OwnFunction, Wrapper, read_function
 from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop
-from .schedules import replace_annealing
+from .schedules import CHANGEABLE, HISTORY, Change, changes_between, read_changes, replace_annealing
 from .settings import MAPPINGS, coerce, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
@@ -173,10 +172,6 @@ def plain(value: object) -> object:
 
 
 FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
-CHANGEABLE = (
-    "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
-    "keep_checkpoints",
-)  # fmt: skip
 
 
 def check_changeable(config: Config, settings: Settings) -> None:
@@ -212,7 +207,8 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
                 continue
             if name in NAMES:  # of one function of the user's, as in tr.PPO(..., gae=my_gae)
                 before = given.get("functions") or merged.get("functions") or ()
-                given["functions"] = with_later(before, [read_function(name, value)])
+                by_name = {one.name: one for one in (*before, read_function(name, value))}
+                given["functions"] = tuple(by_name.values())
                 continue
             if name not in annotations and (not isinstance(value, dict) or name in SETTINGS):
                 raise unknown_setting(name, algo, annotations)
@@ -244,6 +240,16 @@ def configure(
     algorithm, network, run = (build(part) for part in config_classes(algo))
     check_used(run.functions, algo, getattr(algorithm, "clip_vloss", False))
     return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
+
+
+def check_used(functions: tuple[OwnFunction, ...], algo: str, clip_vloss: bool) -> None:
+    """Raise UsageError for a function that the algorithm does not use."""
+    used = ALGORITHMS[algo].config.replaceable.split()
+    for one in functions:
+        if one.name not in used:
+            raise UsageError(f"{algo} does not use {one.name}: give one of {', '.join(used)}, or another algorithm")
+        if one.name == "value_loss" and clip_vloss:
+            raise UsageError("value_loss is not used with clip_vloss: drop one of them")
 
 
 def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageError:

@@ -27,11 +27,9 @@ from ..models.memory import MemoryRows
 from ..models.recurrent import RecurrentActorCritic
 from ..types import Composite, Env, Rollout
 from .build import check_memory
-from .checkpoint_reader import find
 from .config import Config
-from .policy import loaded
+from .policy import load_policy
 from .predict import completed, encoded
-from .restore import check_plausible
 
 FILES = (".npz", ".safetensors")
 FEWEST_ROWS = 20
@@ -58,13 +56,7 @@ def is_file(source: object) -> bool:
 def teacher_of(source: object, env: Env) -> ActorCritic:
     """The network of a run, an agent or a loaded policy, on the device of `env`; UsageError unless it fits this environment."""
     if isinstance(source, (str, Path)):
-        found = find(Path(source))
-        if found.config.network.network is not None:
-            raise UsageError(
-                f"{source} has a network of its own: give tr.load_policy(path, network=...) as the teacher"
-            )
-        check_plausible(found, found.config)
-        source = loaded(found, found.config, None, env.device)
+        source = load_policy(source, device=env.device)
     theirs: Env | None = getattr(source, "_env", None) or getattr(getattr(source, "state", None), "env", None)
     network = getattr(source, "network", None) or getattr(source, "policy", None)
     if theirs is None or not isinstance(network, ActorCritic):
@@ -215,8 +207,8 @@ def raw_actions(action: Array, policy: ActorCritic, env: Env, path: Path) -> Ten
     if isinstance(policy.head, GaussianHead):
         flat = torch.from_numpy(action.astype(np.float32)).reshape(len(action), -1).to(env.device)
         return (flat - policy.head.middle) / policy.head.half_range
-    start = getattr(writer, "start", None)
-    start = 0 if start is None else start
+    first = None if writer is None else writer.parts[0].start
+    start = np.array(0) if first is None else first
     choices = (action.astype(np.int64) - start).reshape(len(action), *env.action.shape)
     if (
         (choices != action.reshape(choices.shape) - start).any()

@@ -108,7 +108,7 @@ class Frozen(nn.Module):
     """The module to export: from observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
-        from ..envs.adapters.hybrid_writer import writer_of
+        from ..envs.adapters.actions import writer_of
 
         super().__init__()
         self.policy, self.reader, self.writer, spec = policy, ActorInputs(policy, env), writer_of(env), env.observation
@@ -131,9 +131,7 @@ class Frozen(nn.Module):
 
     def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
         taken, outputs = self.evaluated(self.reader.traced, obs)
-        action = self.writer.traced(taken)
-        parts = [action] if isinstance(action, Tensor) else action
-        return (*parts, *outputs.values())
+        return (*self.writer.traced(taken), *outputs.values())
 
     def evaluated(self, read: Callable[[Any], Tensor], inputs: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The greedy actions, and the other outputs by name. `read` turns the inputs, but for a state, into rows."""

@@ -23,8 +23,8 @@ from ..types import Composite, Discrete, Env, MultiDiscrete, Spec
 from .predict import actor_names
 
 if TYPE_CHECKING:
-    from ..envs.adapters.hybrid_writer import Writer
-    from ..envs.adapters.spaces import ObservationReader, Part
+    from ..envs.adapters.actions import ActionWriter
+    from ..envs.adapters.spaces import ObservationReader
 
 ROWS, STEPS = 4, 16  # environments and steps of the test episodes
 SPREAD = 3.0  # of random observations, in standard deviations of those seen
@@ -36,9 +36,11 @@ class ActorInputs:
     """Reads the parts of observations that the actor needs into rows, in which the others are 0."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
+        from ..envs.adapters.spaces import OBS
+
         self.env, self.spec, self.reader = env, env.observation, reader_by_parts(policy, env)
         needed, grouped = actor_names(policy, env), group_of(policy.actor) is not None
-        names = [name_in_row(part) for part in self.reader.parts]
+        names = [OBSERVATION if part.name == OBS else part.name for part in self.reader.parts]
         self.used = [not grouped or name in needed or is_inside(name, ACTION_MASK) for name in names]
         self.parts = tuple(part for part, used in zip(self.reader.parts, self.used, strict=True) if used)
         self.has_value = policy.critic is not None and {*names_of(policy.critic, self.spec)} <= {*needed}
@@ -79,13 +81,6 @@ def reader_by_parts(policy: ActorCritic, env: Env) -> ObservationReader:
     return ObservationReader(reader.space, spec, tuple(Part(name, name, space_of(part), part) for name, part in named))
 
 
-def name_in_row(part: Part) -> str:
-    """The name of a reader's part in the observation."""
-    from ..envs.adapters.spaces import OBS
-
-    return OBSERVATION if part.name == OBS else part.name
-
-
 # outputs ----------------------------------------------------------------------------------------------------------------
 
 
@@ -97,21 +92,20 @@ def action_outputs(policy: ActorCritic) -> tuple[str, ...]:
 
 def action_arrays(env: Env, action: Tensor) -> list[np.ndarray]:
     """Actions of the policy as the environment gets them: one array, or one for each part of a hybrid action."""
-    from ..envs.adapters.hybrid_writer import writer_of
+    from ..envs.adapters.actions import writer_of
     from ..envs.adapters.space_members import leaves
 
     writer = writer_of(env)
     return list(leaves(writer.space, writer.batch(action.numpy())))
 
 
-def action_settings(policy: ActorCritic, writer: Writer) -> object:
+def action_settings(policy: ActorCritic, writer: ActionWriter) -> object:
     """The action space for the metadata of the file."""
-    from ..envs.adapters.hybrid_writer import HybridWriter
     from ..envs.adapters.space_members import described
 
-    if not isinstance(writer, HybridWriter):
+    if not isinstance(writer.spec, Composite):
         return described(writer.space)
-    pairs = zip(action_outputs(policy), writer.writers, strict=True)
+    pairs = zip(action_outputs(policy), writer.parts, strict=True)
     return [{"name": name, **described(part.space)} for name, part in pairs]
 
 

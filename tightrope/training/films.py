@@ -24,7 +24,7 @@ from ..engine import State, isolated_rng, stream_seed, threads
 from ..envs.adapters.host import HostEnv
 from ..errors import UsageError, warn
 from ..files import Place
-from ..logging import Callback, RolloutVideo, RunInfo, StateView, TrainingResult, Video
+from ..logging import Callback, RolloutVideo, RunInfo, StateView, TrainingResult
 from ..logging.callback import failure_text
 from ..logging.video.mp4 import write_video_page
 from ..logging.video.renderer import NICENESS, forked
@@ -32,7 +32,7 @@ from ..logging.video.rollout import video_stem
 from ..models import ActorCritic
 from ..processes import kill
 from ..types import Env
-from .video import Shot, Stage
+from .video import Shot, film
 
 MOMENTS = (1 / 16, 1 / 4, 1 / 2)  # of a run, by default, besides its beginning and its end
 FPS, MAX_FRAMES = 30, 600
@@ -169,27 +169,11 @@ def film_process(send: Connection, policy: ActorCritic, env: HostEnv, path: Path
 def film_error(policy: ActorCritic, env: Env, path: Path, seed: int, title: str) -> str:
     """Write a film of one greedy episode, or of as much of it as the limits allow. Returns why there is none, or ''."""
     try:
+        place = Place.of(path.parent) / path.name
         with torch.no_grad(), threads(1), isolated_rng(seed, env.device):
-            write_film(policy, env.spawn(1, seed, drawn=True), path, seed, title)
+            shot, env = Shot(fps=FPS), env.spawn(1, seed, drawn=True)
+            film(policy, env, place, seed, shot, title, MAX_FRAMES, DRAWING_SECONDS, encoder_threads=1)
+        write_video_page(Place.of(path), title)
     except Exception as error:
         return str(error) if isinstance(error, UsageError) else failure_text(error)
     return ""
-
-
-def write_film(policy: ActorCritic, env: Env, path: Path, seed: int, title: str) -> None:
-    shot = Shot(fps=FPS)
-    every, fps = shot.tempo(env.pace)
-    end = time.monotonic() + DRAWING_SECONDS
-    try:
-        pictures = Stage(policy, env, seed, shot, every, title).pictures()
-        first = next(pictures)  # which may fail: then there is no folder
-        path.parent.mkdir(exist_ok=True)
-        with Video(Place.of(path.parent) / path.name, fps, threads=1) as video:
-            video.add(first)
-            for picture in pictures:
-                video.add(picture)
-                if video.frames >= MAX_FRAMES or time.monotonic() > end:
-                    break
-        write_video_page(Place.of(path), title)
-    finally:
-        env.close()

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -25,13 +24,14 @@ from torch import Tensor, nn
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.metrics import BadEntry
-from ..errors import UsageError, one_line
+from ..engine.runtime import Watcher
+from ..errors import one_line
 from ..files import Place
 from ..functional import terms_to_check
-from ..types import Batch, Env, Rollout, Row, Settings, Step
+from ..types import Batch, Env, Rollout, Row, Settings
+from .commands import resume_command
 from .config import Config
 from .nonfinite_cause import Advice, Evidence, advise, first_bad
-from .run_directory import resume_command
 
 Tensors = TypeVar("Tensors", Rollout, Batch)
 
@@ -106,9 +106,8 @@ def replay_phase(
             raise BadUpdate
         evidence.updates += 1
 
-    env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
-        with replaying_eagerly(state, env, watch):
+        with replaying_eagerly(state, watch, (rollout, last_obs) if recorded else None):
             next(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
     except BadUpdate:
         pass
@@ -125,61 +124,38 @@ def replay_phase(
 
 
 @contextmanager
-def replaying_eagerly(state: State, env: Env, watcher: Any) -> Iterator[None]:
-    """Inside, the state has this env, runs phases eagerly, and calls the watcher after each gradient."""
-    before = state.env, state.runtime
-    precision, on_device = state.runtime.precision, state.runtime.on_device
-    state.runtime = Runtime(precision=precision, device=env.device, watcher=watcher, on_device=on_device)
-    state.env = env
+def replaying_eagerly(state: State, watcher: Watcher | None, recorded: tuple[Rollout, Tensor] | None) -> Iterator[None]:
+    """Inside, the state runs phases eagerly and calls the watcher after each gradient. With `recorded`, a rollout and the
+    observations after it, no environment is stepped: the rollout is still in the state."""
+    before = state.env, state.runtime, state.functions
+    runtime, device = state.runtime, state.env.device
+    state.runtime = Runtime(precision=runtime.precision, device=device, watcher=watcher, on_device=runtime.on_device)
+    if recorded is not None:
+        rollout, last_obs = recorded
+        state.env = cast(Env, Replayed(state.env, rollout))
+        state.functions = replace(state.functions, collect=lambda *_: last_obs.to(device))
     try:
         yield
     finally:
-        state.env, state.runtime = before
+        state.env, state.runtime, state.functions = before
 
 
 class Replayed:
-    """An environment that repeats the steps of one rollout, for one that cannot go back. `last_obs` follows the last step."""
+    """Stands for an environment whose steps are in a rollout already: it does not go back and takes no step."""
 
-    capturable = False
-    resumable = False
-    drawable = False
-    pace = 30
-    groups = 0
-
-    def __init__(self, env: Env, rollout: Rollout, last_obs: Tensor) -> None:
-        self.num_envs, self.device, self.noise_size, self.skips = env.num_envs, env.device, env.noise_size, env.skips
-        self.observation, self.action = env.observation, env.action
-        self.rollout, self.last_obs = rollout, last_obs
-        self.taken = 0  # steps
+    def __init__(self, env: Env, rollout: Rollout) -> None:
+        self.env, self.rollout = env, rollout
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
-        self.taken = 0
-        return self.rollout.obs[0].to(self.device)
-
-    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
-        row = self.rollout.rows[self.taken]
-        self.taken += 1
-        obs = self.rollout.obs[self.taken] if self.taken < len(self.rollout.rows) else self.last_obs
-        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.valid)
-        return Step(*(x.to(self.device) for x in answer))
+        return self.rollout.obs[0].to(self.env.device)
 
     def finished_episodes(self) -> Tensor:
-        return torch.zeros(3, device=self.device)
+        return torch.zeros(3, device=self.env.device)
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        raise UsageError("a replayed rollout cannot be drawn: draw the environment itself")
+    if not TYPE_CHECKING:
 
-    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
-        raise UsageError("a replayed rollout cannot be copied: spawn the environment")
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Nothing to put back."""
-
-    def close(self) -> None:
-        """Nothing to release."""
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.env, name)
 
 
 def bad_rows(rollout: Rollout) -> Tensor:

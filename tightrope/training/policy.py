@@ -17,18 +17,21 @@ from ..engine.noise import initialising
 from ..envs.adapters.host import SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..errors import UsageError, one_line, warn
-from ..models import ActorCritic, NetworkConfig, actor_critic
+from ..models import ActorCritic
 from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
 from ..models.observation_groups import group_spec, observation_groups
-from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
+from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
+from .build import new_network
+from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, find
 from .config import Config
 from .export import Exported, export_policy
 from .names import known_arguments, missing_member
-from .own_network import Network, own_memory, own_network
 from .predict import predict
+from .saving import check_plausible
+from .settings import device_name, resolve_device
+from .user_objects import Network, network_for
 
 if TYPE_CHECKING:
     import gymnasium
@@ -55,7 +58,7 @@ class Policy:
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space, as a Gymnasium space."""
-        from ..envs.adapters.hybrid_writer import writer_of
+        from ..envs.adapters.actions import writer_of
 
         return writer_of(self._env).space
 
@@ -98,25 +101,35 @@ class Policy:
 # from a checkpoint ---------------------------------------------------------------------------------------------------
 
 
-def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, device: torch.device) -> Policy:
-    """Load the policy of a verified checkpoint. Sizes are checked first: nothing larger than its files is allocated."""
-    try:
-        env = spaces_only_env(checkpoint, config, device)
-        check_size(checkpoint, config, env)
-        trunk = None if network is None else own_network(network)
+def load_policy(
+    path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
+) -> Policy:
+    """Load a policy without its environment: neither the environment nor its package is imported.
+
+    Args:
+        path: Directory of a run or of a saved agent.
+        checkpoint: last, best, or the name of a checkpoint.
+        network: The network, if it is your own.
+        device: Torch device of the policy.
+    """
+    path, where = Path(path), resolve_device(device_name(device))
+    found = find(path, checkpoint)
+    config = found.config
+    check_plausible(found, config)
+    network = network_for(config, path, network)
+    try:  # sizes are checked first: nothing larger than the files is allocated
+        env = spaces_only_env(found, config, where)
+        check_size(found, config, env)
         with initialising(0):  # initial weights, replaced below
-            memory = own_memory(config.network.memory)
-            policy = actor_critic(
-                env.observation, env.action, config.network, config.algorithm.has_critic, trunk, memory
-            )
+            policy = new_network(config, env, network)
         expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
-        if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
+        if found.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
             raise ValueError(f"{MODEL} is far larger than a network with these settings")
-        tensors = checkpoint.read(MODEL)
+        tensors = found.read(MODEL)
         policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in tensors.items()})
     except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise checkpoint.misfit(one_line(error)) from None
-    return Policy(policy.to(device).eval(), env, config, checkpoint)
+        raise found.misfit(one_line(error)) from None
+    return Policy(policy.to(where).eval(), env, config, found)
 
 
 def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
@@ -146,31 +159,37 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
 
 def spec_from_json(words: Any) -> Spec:
     """Read a spec that `spec_to_json` wrote; ValueError for anything else."""
-    if not isinstance(words, dict):
-        raise ValueError("a space has no description")
-    kind = words.get("kind")
-    if kind == "Composite":
-        parts = words.get("parts")
-        if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
-            raise ValueError("a space has no valid parts")
-        inner = tuple((str(name), spec_from_json(part)) for name, part in parts)
-        if not inner or any(isinstance(part, Composite) for _, part in inner):
-            raise ValueError("a space has no valid parts")
-        return Composite(inner, conditions=conditions_from_json(words.get("conditions", [])))
-    n, shape, dtype = words.get("n"), words.get("shape"), DTYPES.get(str(words.get("dtype")))
-    if kind == "Discrete" and type(n) is int and n > 0:
-        return Discrete(n)
-    if kind == "MultiDiscrete" and isinstance(n, list) and n and all(type(k) is int and k > 0 for k in n):
-        return MultiDiscrete(tuple(n))
-    if kind == "Box" and isinstance(shape, list) and all(type(k) is int and k > 0 for k in shape) and dtype:
-        ends = []
-        for end in (words.get("low"), words.get("high")):
-            each = [float(str(bound)) for bound in (end if isinstance(end, list) else [end])]
-            if isinstance(end, list) and len(each) != math.prod(shape):
-                raise ValueError("a space has a wrong number of bounds")
-            ends.append(tuple(each) if isinstance(end, list) else each[0])
-        return Box(tuple(shape), ends[0], ends[1], dtype)
+    try:
+        kind = words["kind"]
+        if kind == "Discrete":
+            return Discrete(sizes_from_json([words["n"]])[0])
+        if kind == "MultiDiscrete" and words["n"]:
+            return MultiDiscrete(sizes_from_json(words["n"]))
+        if kind == "Box":
+            shape, dtype = sizes_from_json(words["shape"]), DTYPES[words["dtype"]]
+            return Box(shape, bound_from_json(words["low"], shape), bound_from_json(words["high"], shape), dtype)
+        if kind == "Composite":
+            parts = tuple((str(name), spec_from_json(part)) for name, part in words["parts"])
+            if parts and not any(isinstance(part, Composite) for _, part in parts):
+                return Composite(parts, conditions=conditions_from_json(words.get("conditions", [])))
+    except (KeyError, TypeError):  # an entry is missing or of another kind
+        pass
     raise ValueError("the description of a space is not valid")
+
+
+def sizes_from_json(numbers: object) -> tuple[int, ...]:
+    if not isinstance(numbers, list) or not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError("a space has no valid sizes")
+    return tuple(numbers)
+
+
+def bound_from_json(bound: object, shape: tuple[int, ...]) -> Bound:
+    """One bound, or one for each entry of a Box."""
+    if not isinstance(bound, list):
+        return float(str(bound))
+    if len(bound) != math.prod(shape):
+        raise ValueError("a space has a wrong number of bounds")
+    return tuple(float(str(each)) for each in bound)
 
 
 def conditions_from_json(given: object) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
@@ -187,7 +206,9 @@ def conditions_from_json(given: object) -> tuple[tuple[str, str, tuple[int, ...]
 def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     """Raise UsageError if the network for these spaces would be far larger than the one in the checkpoint."""
     numbers = sum(map(math.prod, checkpoint.shapes(MODEL).values()))
-    read = 0 if config.network.network is not None else least_weights(actor_spec(env, config.network))
+    seen, network = without_mask(env.observation, env.action), config.network
+    groups = observation_groups(seen, network.actor_obs, network.critic_obs)
+    read = 0 if network.network is not None else least_weights(group_spec(seen, groups.actor))
     written = 0
     for _, part in flat_parts(env.action):
         most = max(part.n) if isinstance(part, MultiDiscrete) else part.n if isinstance(part, Discrete) else 1
@@ -195,12 +216,6 @@ def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
     if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
         raise ValueError("its spaces are far larger than its network")
-
-
-def actor_spec(env: Env, config: NetworkConfig) -> Spec:
-    """The space of what the actor sees."""
-    seen = without_mask(env.observation, env.action)
-    return group_spec(seen, observation_groups(seen, config.actor_obs, config.critic_obs).actor)
 
 
 def least_weights(spec: Spec) -> int:

@@ -82,7 +82,7 @@ def state_rows(rows: MemoryRows, state: object, batch: Tensor) -> Tensor:
 def in_form_of(env: Env, action: Tensor, single: bool, as_tensor: bool) -> object:
     """Actions as members of the environment's space; tensors for tensors."""
     if isinstance(env.action, Composite):
-        from ..envs.adapters.hybrid_writer import hybrid_action
+        from ..envs.adapters.actions import hybrid_action
 
         return hybrid_action(env, action, as_tensor, single)
     array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
@@ -109,22 +109,29 @@ def without_info(env: Env, obs: Any) -> Any:
 def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> object:
     """An observation that has an action mask: its own, or `mask`."""
     if isinstance(env, HostEnv):
-        from ..envs.adapters.gym_masks import with_mask_entry
+        from ..envs.adapters.gym_single import with_mask_entry
 
         return with_mask_entry(env._observation.space, env.action, obs, mask)
     given, whole, seen = torch.as_tensor(obs, device=env.device), env.observation.shape, split.seen.shape
-    if whole in (tuple(given.shape), tuple(given.shape[1:])):
+    if flat_rows(given, whole) is not None:
         check_one_mask(mask)
         return given
-    if seen not in (tuple(given.shape), tuple(given.shape[1:])):
+    if (found := flat_rows(given, seen)) is None:
         raise UsageError(f"an observation of shape {tuple(given.shape)} does not fit: give {seen}, or a batch of them")
     if mask is None:
         raise UsageError(MISSING_MASK)
-    single = tuple(given.shape) == seen
-    rows = given.reshape(1 if single else len(given), -1).float()
+    rows, single = found
     allowed = mask_rows(mask.cpu() if isinstance(mask, Tensor) else mask, env.action, len(rows))
-    joined = [rows[:, : split.start], torch.tensor(allowed).to(rows), rows[:, split.start :]]
-    return torch.cat(joined, 1)[0] if single else torch.cat(joined, 1)
+    joined = torch.cat([rows[:, : split.start], torch.tensor(allowed).to(rows), rows[:, split.start :]], 1)
+    return joined[0] if single else joined
+
+
+def flat_rows(given: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, bool] | None:
+    """(flat rows, whether it is a single observation) for a tensor of this shape or a batch of it; None for another shape."""
+    single = tuple(given.shape) == shape
+    if not single and tuple(given.shape[1:]) != shape:
+        return None
+    return given.reshape(1 if single else len(given), math.prod(shape)).float(), single
 
 
 def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
@@ -219,18 +226,18 @@ def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:
                 raise UsageError(f"an observation has no {name!r}, only {', '.join(map(str, obs))}: give it")
             pieces += [size] if name != ACTION_MASK or policy.action_mask is None else []
             continue
-        given = torch.as_tensor(obs[name], device=env.device).float()
-        single = tuple(given.shape) == part.shape
-        if not single and tuple(given.shape[1:]) != part.shape:
-            raise UsageError(
-                f"{name!r} of an observation has shape {tuple(given.shape)}: give {part.shape}, or a batch of them"
-            )
-        pieces.append(given.reshape(1 if single else len(given), -1))
+        given = torch.as_tensor(obs[name], device=env.device)
+        if (found := flat_rows(given, part.shape)) is None:
+            shape = tuple(given.shape)
+            raise UsageError(f"{name!r} of an observation has shape {shape}: give {part.shape}, or a batch of them")
+        rows, single = found
+        pieces.append(rows)
     count = max((len(piece) for piece in pieces if isinstance(piece, Tensor)), default=1)
-    rows = [torch.zeros(count, piece, device=env.device) if isinstance(piece, int) else piece for piece in pieces]
-    if any(len(row) != count for row in rows):
+    filled = [torch.zeros(count, piece, device=env.device) if isinstance(piece, int) else piece for piece in pieces]
+    if any(len(piece) != count for piece in filled):
         raise UsageError("the parts of an observation have different numbers of rows: give as many of each")
-    return torch.cat(rows, 1)[0] if single else torch.cat(rows, 1)
+    joined = torch.cat(filled, 1)
+    return joined[0] if single else joined
 
 
 def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
@@ -243,12 +250,11 @@ def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
     except (TypeError, ValueError, RuntimeError):
         return obs
     seen = env.observation if policy.action_mask is None else policy.action_mask.seen
-    whole, own = (env.observation.shape, seen.shape), group.spec.shape
-    forms = tuple(given.shape), tuple(given.shape[1:])
-    if own not in forms or (given.is_floating_point() and any(shape in forms for shape in whole)):
+    whole = any(flat_rows(given, shape) is not None for shape in (env.observation.shape, seen.shape))
+    found = flat_rows(given, group.spec.shape)
+    if found is None or (given.is_floating_point() and whole):
         return obs
-    single = forms[0] == own
-    rows = given.reshape(1 if single else len(given), -1).float()
+    rows, single = found
     full, start = torch.zeros(len(rows), *seen.shape, device=env.device), 0
     for first, last in group.columns:
         full[:, first:last] = rows[:, start : start + last - first]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -32,16 +31,15 @@ from ..logging.report import (
 )
 from ..types import Settings
 from .checkpoint_reader import MANIFEST, age, list_checkpoints, score_of
-from .config import Config, configure
+from .commands import command, usual_settings
+from .config import Config
 from .evaluate import Evaluation
-from .history import change_lines
 from .lock import is_locked
-from .own_network import can_be_named
-from .presets import NO_STOP, Traits
+from .own_code import short_name
+from .plan import target_of
+from .presets import Traits
 from .run_directory import METRICS, load_config, reason
-from .schedules import functions_in
-from .targets import target_of
-from .user_objects import has_id, is_import_path, only_in_its_script, short_name
+from .schedules import change_lines
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -49,7 +47,6 @@ SCORES, VIDEOS, PLAY = "scores.jsonl", "videos", "play.json"
 MAX_SCORES_BYTES = 1 << 24  # bytes
 MAX_PLAY_BYTES = 1 << 26
 MAX_COUNT = 2**62  # steps or episodes
-OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # settings that Tightrope chooses if the user does not
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
@@ -168,59 +165,10 @@ def files_in(run_dir: Path, config: Config) -> RunFiles:
     )
 
 
-# settings -------------------------------------------------------------------------------------------------------------
-
-
 def read_traits(told: Settings) -> Traits:
     """The traits of the environment that the defaults depended on, from a file whose content is not trusted."""
     limit = told.get("limit")
     return Traits(limit if type(limit) is int and 0 < limit < MAX_COUNT else None, told.get("on_device") is True)
-
-
-def usual_settings(config: Config, traits: Traits | None = None) -> Settings:
-    """The settings of the run without any flag. Values that Tightrope chose count as defaults."""
-    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}, traits=traits).to_flat_dict()
-    settings = config.to_flat_dict()
-    if settings["total_timesteps"] != usual["total_timesteps"]:
-        usual |= NO_STOP
-    return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
-
-
-def command(config: Config, usual: Settings) -> str:
-    """The command that repeats the run. It includes threads, since floating-point sums depend on their number."""
-    settings = config.to_flat_dict()
-    named = {"seed": True, "threads": config.run.threads is not None, "defaults": config.run.defaults != "auto"}
-    given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
-    network = config.network.network
-    nameless = not is_import_path(config.env) and not has_id(config.env)
-    paths = {name: str(function) for name, function in functions_in(config.values()).items()}
-    scripted = any(
-        map(only_in_its_script, (one.path for part in (config.run.wrappers, config.run.functions) for one in part))
-    )
-    if nameless or paths or scripted or (network is not None and not can_be_named(network)):
-        env = config.env.rpartition(".")[2] if nameless else repr(config.env)
-        paths |= {} if network is None else {"network": network}
-        own = {name: short_name(path) for name, path in paths.items()}
-        own["wrappers"] = f"[{', '.join(short_name(wrapper.path) for wrapper in config.run.wrappers)}]"
-        own["functions"] = (
-            "{" + ", ".join(f"{one.name!r}: {short_name(one.path)}" for one in config.run.functions) + "}"
-        )
-        words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
-        return f"tr.{config.algo.upper()}({env}, {words}).learn()"
-    algo = [] if config.algo == "ppo" else ["--algo", config.algo]
-    flags = [word for name, value in given.items() for word in flag(name, value)]
-    return shlex.join(["tightrope", "train", config.env, *algo, *flags])
-
-
-def flag(name: str, value: object) -> list[str]:
-    name = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, dict):
-        return [f"--{name}", *(f"{key}={item}" for key, item in value.items())]
-    if isinstance(value, list):
-        return [f"--{name}", *map(str, value)]
-    return [f"--{name}", "none" if value is None else str(value)]
 
 
 # files in the directory ------------------------------------------------------------------------------------------------

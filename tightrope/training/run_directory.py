@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,13 +17,11 @@ from ..errors import UsageError, warn
 from ..files import Place, Unreadable
 from ..logging import MetricsFile
 from .checkpoint_reader import CONFIG, Checkpoint, newest_serial, not_a_run
-from .checkpoint_writer import rank_state, save_checkpoint, save_config
+from .commands import resume_command
 from .config import Config, config_from
 from .lock import locked
-from .own_network import can_be_named
-from .schedules import functions_in
+from .saving import rank_state, save_checkpoint, save_config
 from .settings import MAX_SETTINGS_BYTES, read_settings
-from .user_objects import is_import_path, only_in_its_script
 
 METRICS = "metrics.jsonl"
 RUN_DIR = "run_dir"  # the key of the path that is kept for restarted ranks
@@ -208,30 +205,6 @@ def directory(path: Path, checkpoint: Checkpoint | None = None, new: bool = Fals
 
 def reason(error: OSError) -> str:
     return error.strerror or str(error)
-
-
-def resume_command(path: Path, config: Config, *flags: str) -> str:
-    """The command that resumes a run; Python code if a command cannot name its environment or its network."""
-    nameless = "<locals>" in config.env or config.env.startswith("__main__:")
-    network = config.network.network
-    functions = [
-        f", {name}=..." for name in functions_in(config.values()) if f"--{name.replace('_', '-')}" not in flags
-    ]
-    wrappers = [wrapper.path for wrapper in config.run.wrappers]
-    scripted = any(map(only_in_its_script, wrappers))
-    own_functions = [] if "--functions" in flags else config.run.functions
-    scripted = scripted or any(only_in_its_script(one.path) for one in own_functions)
-    if nameless or functions or scripted or (network is not None and not can_be_named(network)):
-        own = ", env=..." * (nameless or is_import_path(config.env)) + ", network=..." * (network is not None)
-        own += "".join(functions) + ", wrappers=..." * bool(wrappers)
-        own += "".join(f", {one.name}=..." for one in own_functions)
-        return f'tr.load("{path}"{own}).learn()'
-    words = ["tightrope", "resume", str(path)]
-    words += ["--env", config.env] if is_import_path(config.env) else []
-    words += ["--network", network] if network is not None else []
-    words += ["--wrappers", *wrappers] if wrappers else []
-    words += ["--functions", *map(str, own_functions)] if own_functions else []
-    return shlex.join([*words, *flags])
 
 
 def load_config(run_dir: Path) -> Config:

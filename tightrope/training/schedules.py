@@ -1,22 +1,35 @@
-"""Read schedules: settings that follow a function of progress, given as text or as a function."""
+"""Settings that change during a run: by a schedule, or because the user changed them, which the history of the run records."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..algorithms.common import ANNEALED
 from ..envs.registry import id_or_path
-from ..errors import UsageError
+from ..errors import UsageError, printable
 from ..functional import Schedule
 from ..functional.schedules import FUNCTION
 from ..types import Settings
-from .own_code import check_given
 
 COUNTS = {"constant": 1, "linear": 2, "cosine": 2}  # numbers in the brackets
 FORMS = "constant(1e-4), linear(3e-4, 0), cosine(3e-4, 1e-5) or piecewise(0: 3e-4, 0.5: 1e-4, 1: 1e-5)"
+
+HISTORY = "changes"  # the key in config.yaml and in manifests
+MAX_CHANGES = 10_000
+OF_THE_MACHINE = ("device", "accelerate", "threads", "backend")  # chosen anew on each machine
+CHANGEABLE = (  # settings of a run that may be changed while it trains
+    "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
+    "keep_checkpoints",
+)  # fmt: skip
+OBSERVING = (  # settings that change no number of training
+    *CHANGEABLE, "rank_timeout", "video_every", "log", "project", "entity", "run_name", "watch", "tags", "defaults",
+)  # fmt: skip
+
+# schedules --------------------------------------------------------------------------------------------------------------
 
 
 def read_schedule(name: str, value: object) -> Schedule | None:
@@ -90,8 +103,67 @@ def functions_in(settings: Mapping[str, object]) -> dict[str, Schedule]:
 
 def check_functions(settings: Settings) -> None:
     """Raise UsageError if a function of a saved run was not given again."""
-    check_given(settings["functions"])
+    for own in settings["functions"]:
+        if own.function is None:
+            lost = f"{own.name} of this run is your function {own.path}, which is not saved"
+            again = f"pass it again, tr.load(path, {own.name}=...) or --functions {own}"
+            raise UsageError(f"{lost}: {again}, or give functions=[] for ours")
     for name, schedule in functions_in(settings).items():
         if schedule.function is None:
             lost = f"{name} of this run is your {schedule}, which is not saved"
             raise UsageError(f"{lost}: pass it again, tr.load(path, {name}=...), or give a number or a schedule")
+
+
+# changes by the user ----------------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A setting that was changed after some steps. The values are plain data."""
+
+    step: int
+    setting: str
+    before: object
+    after: object
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.before} -> {self.after}"
+
+    def saved(self) -> Settings:
+        return {"step": self.step, "setting": self.setting, "from": self.before, "to": self.after}
+
+
+def changes_between(before: Settings, after: Settings, step: int) -> tuple[Change, ...]:
+    """The settings that differ, except those of the machine."""
+    names = [name for name in after if name not in OF_THE_MACHINE and before.get(name) != after[name]]
+    return tuple(Change(step, name, before.get(name), after[name]) for name in names)
+
+
+def read_changes(saved: object) -> tuple[Change, ...]:
+    """The history in a file, whose content is not trusted: entries of another form are ignored."""
+    entries = saved[:MAX_CHANGES] if isinstance(saved, list) else []
+    found = [(entry.get("step"), entry.get("setting"), entry) for entry in entries if isinstance(entry, dict)]
+    return tuple(
+        Change(step, setting, entry.get("from"), entry.get("to"))
+        for step, setting, entry in found
+        if type(step) is int and isinstance(setting, str)
+    )
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """One line for each step at which settings were changed."""
+    steps = dict.fromkeys(change.step for change in changes)
+    return [changed_at(step, [change for change in changes if change.step == step]) for step in steps]
+
+
+def changed_at(step: int, changes: Sequence[Change]) -> str:
+    return printable(f"changed at {step:,} steps: {', '.join(map(str, changes))}")
+
+
+def resumed_with(changes: Sequence[Change], varies: bool) -> list[str]:
+    """The line for a run that resumes with other settings. `varies`: a schedule depends on total_timesteps."""
+    if not changes:
+        return []
+    harmless = (*OBSERVING, *(() if varies else ("total_timesteps",)))
+    differs = any(change.setting not in harmless for change in changes)
+    note = "; from here on the run differs from one that was not changed" if differs else ""
+    return [changed_at(changes[0].step, changes) + note]

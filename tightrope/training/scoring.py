@@ -30,10 +30,12 @@ from ..types import Env
 from .build import make_env
 from .config import Config
 from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate_policy
+from .own_code import imported, is_import_path
+from .plan import reached
 from .reports import add_score
 from .run_directory import RunDirectory
 from .signals import Interrupted, Interrupts
-from .user_objects import check_env_object, from_user, imported, is_import_path, name_of
+from .user_objects import check_env_object, from_user, name_of
 
 SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds until the progress of an evaluation is shown, and between updates
 ASKED_EVERY = 1.0  # seconds between questions to other ranks whether they have received a signal
@@ -246,11 +248,6 @@ def run_missed_evaluation(evaluations: Evaluations, log: Log, run: RunDirectory 
         if run is not None:
             run.save(state, config, evaluations.new_best())
     return evaluations.signal
-
-
-def reached(state: State, config: Config) -> bool:
-    """Whether an evaluation has reached `stop_at_return`."""
-    return config.run.stop_at_return is not None and state.best_score >= config.run.stop_at_return
 
 
 def is_complete(state: State, config: Config) -> bool:

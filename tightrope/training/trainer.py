@@ -6,6 +6,7 @@ import platform
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from signal import SIGINT
 
 import torch
@@ -17,23 +18,23 @@ from ..engine.distributed import propagate_errors, set_lost_rank_advice
 from ..envs.adapters.host import HostEnv
 from ..envs.with_memory import without_memory
 from ..errors import EnvError, NotFinite, printable, warn
-from ..logging import Callback, CallbackList, RunInfo, TrainingResult
-from ..logging.trackers import check_trackers
+from ..logging import Callback, CallbackList, ConsoleLogger, ReportWriter, RunInfo, TrainingResult
+from ..logging.trackers import TRACKERS, TrackerOptions, check_trackers
 from ..output import print_line
 from ..types import Env
 from ..version import __version__
 from .build import resolved, traits_of
-from .built_in_callbacks import built_in_callbacks
 from .config import Config
 from .evaluate import Evaluation
-from .history import change_lines
+from .films import video_callback
 from .nonfinite import NonFiniteGuard
-from .plan import TrainingPlan, plan
+from .own_code import short_name
+from .plan import TrainingPlan, plan, reached, target_of
+from .reports import files_in
 from .run_directory import RunDirectory
-from .scoring import Evaluations, Log, Score, last_score, reached, run_missed_evaluation
+from .schedules import change_lines
+from .scoring import Evaluations, Log, Score, last_score, run_missed_evaluation
 from .signals import Interrupted, Interrupts
-from .targets import target_of
-from .user_objects import short_name
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,7 @@ class Trainer:
             self.say(line)
         self.callbacks = CallbackList()
         if world().is_rank0:
-            envs = self.state, self.score_env
-            self.callbacks.add(
-                built_in_callbacks(
-                    *envs, self.config, self.run, self.quiet, self.say, self.callbacks.call, self.reports
-                )
-            )
+            self.callbacks.add(built_in_callbacks(self))
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
         state, config = self.state, self.config
@@ -151,7 +147,10 @@ class Trainer:
             to_score = is_due(config.run.eval_every, steps_before, state.steps)
             due = run is not None and run.seconds_since_saving >= config.run.save_seconds
             requests = self.interrupts.received or 0, due, self.callbacks.stopped is not None
-            self.stop, to_save, stopped_by_callback = max_over_ranks(*requests)
+            # ranks stop and save together
+            self.stop, to_save, stopped_by_callback = all_reduce_max(
+                torch.tensor(requests, dtype=torch.float64)
+            ).tolist()
             stopped = bool(stopped_by_callback)
             to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
             if to_score or to_save or self.runs_user_code:
@@ -257,9 +256,22 @@ class Trainer:
         return Outcome(self.evaluations.made, received or None, trouble, self.final, self.unscored, last_return)
 
 
-def max_over_ranks(*requests: float) -> list[float]:
-    """The maximum of each request over all ranks, so that ranks stop and save together."""
-    return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
+def built_in_callbacks(trainer: Trainer) -> list[Callback]:
+    """The callbacks that the settings of a run imply: videos, the progress line, trackers and the report."""
+    run, config, made = trainer.run, trainer.config, list[Callback]()
+    settings = config.run
+    if run is not None and settings.video_every != 0:  # first: other callbacks are told of its videos
+        folder, told = run.path / "videos", partial(trainer.callbacks.call, "on_video")
+        state, env = trainer.state, trainer.score_env
+        made.append(video_callback(state, env, folder, settings.video_every, told, trainer.say))
+    if not trainer.quiet:
+        made.append(ConsoleLogger())
+    names = settings.project, settings.entity, settings.run_name
+    options = TrackerOptions(*names, settings.watch, settings.tags, trainer.say)
+    made += [TRACKERS[name](options) for name in dict.fromkeys(settings.log)]
+    if run is not None and trainer.reports:  # last: it shows the results of the others
+        made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
+    return made
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:

@@ -1,17 +1,13 @@
-"""Environments that a user passes as objects, classes, factories or import paths (module:Class), and the rules for imports.
-
-A path is imported if the user gives it, never because a file names it: code named by a saved run must be imported already,
-and code named by a settings file must be allowed on the command line.
-"""
+"""Environments, networks and memories that a user passes as objects, classes, functions or import paths (module:Class)."""
 
 from __future__ import annotations
 
-import importlib
+import copy
 import inspect
-import re
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,21 +15,26 @@ from torch import nn
 from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
-from ..envs.registry import (
-    BACKENDS,
-    check_constructed,
-    construct,
-    id_or_path,
-    import_module_of,
-    module_and_name,
-    working_directory_on_path,
-)
+from ..envs.registry import BACKENDS, check_constructed, construct, id_or_path, import_module_of, module_and_name
 from ..errors import UsageError, one_line
+from ..models.memory import MEMORIES, Memory
 from ..types import Env, Settings
 from .config import Config
-from .function_trial import try_function
-from .own_code import NAMES, OwnFunction, Wrapper, functions_of
+from .own_code import (
+    NAMES,
+    functions_of,
+    imported,
+    in_memory,
+    is_import_path,
+    only_in_its_script,
+    short_name,
+    with_own_code,
+)
 from .settings import device_name, name_of_device, resolve_device, several, suits_cpu
+
+Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class, a function, module:Class, an instance
+
+# environments -----------------------------------------------------------------------------------------------------------
 
 
 def implements_env(env: object) -> bool:
@@ -110,40 +111,11 @@ def name_of(env: Any) -> str:
     return id_or_path(env)
 
 
-def is_import_path(env: str) -> bool:
-    """Whether a name is module:Class rather than an id."""
-    return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
-
-
-def short_name(env: str) -> str:
-    """The class name alone, from module:Class or __main__:function.<locals>.Class."""
-    return env.rpartition(":")[2].rpartition(".")[2] if is_import_path(env) else env
-
-
 def has_id(env: str) -> bool:
     """Whether a backend, installed or not, has an environment of that name."""
     if env in TENSOR_ENVS:
         return True
     return not is_import_path(env) and any(engine.provides(env) for engine in BACKENDS.values())
-
-
-def imported(path: str, what: str = "env") -> Any:
-    """Import the class or function that a user named as module:name; UsageError if there is none."""
-    module, name = module_and_name(path, what)
-    try:
-        with working_directory_on_path():
-            return getattr(importlib.import_module(module), name)
-    except Exception as error:
-        if only_in_its_script(path):
-            hidden = "is defined in a script, notebook or function, where a command cannot import it"
-            raise UsageError(f"{what} {path!r} {hidden}: move it into a module, and give module:Class") from None
-        raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
-
-
-def only_in_its_script(path: str) -> bool:
-    """Whether module:name is defined in a script, a notebook or inside a function."""
-    module, _, name = path.partition(":")
-    return module == "__main__" or "<" in name
 
 
 def check_command(env: str) -> str:
@@ -184,31 +156,6 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
             raise UsageError(f"{wrong}: if you trust it, give --allow-import {module}")
 
 
-def with_own_code(settings: Settings) -> Settings:
-    """The settings with the wrappers and functions that the user named as module:function imported."""
-    added: Settings = {}
-    wrappers, functions = settings.get("wrappers", ()), settings.get("functions", ())
-    if wrappers:
-        added["wrappers"] = tuple(imported_wrapper(one) for one in wrappers)
-    if functions:
-        added["functions"] = tuple(imported_function(one) for one in functions)
-    return {**settings, **added}
-
-
-def imported_wrapper(one: Wrapper) -> Wrapper:
-    found = one if one.function is not None else Wrapper(one.path, imported(one.path, "wrappers"))
-    if not callable(found.function):
-        raise UsageError(f"wrappers {one.path!r} is not a function or class: give one that takes an environment")
-    return found
-
-
-def imported_function(one: OwnFunction) -> OwnFunction:
-    """The function, imported if it was named, after a trial on small tensors."""
-    found = one if one.function is not None else OwnFunction(one.name, one.path, imported(one.path, one.name))
-    try_function(found)
-    return found
-
-
 def import_own_code(config: Config, names: tuple[str, ...] = ("wrappers", "functions")) -> Config:
     """`with_own_code` for settings that a user gave."""
     given = {name: value for name in names if (value := getattr(config.run, name))}
@@ -228,15 +175,6 @@ def already_here(path: str) -> Any:
     return None if [name for name in inspect.signature(found).parameters if name != "render_mode"] else found
 
 
-def in_memory(path: str) -> Any:
-    """The object that module:Name refers to if the module is imported already; otherwise None."""
-    module, _, name = path.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
     """The object that a saved run names by its import path, if imported already; otherwise UsageError asks for it."""
     found = already_here(path)
@@ -250,7 +188,104 @@ def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
     raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 
 
-def needs_import(env: str) -> bool:
-    """Whether an id such as module:Name-v0 names a module that is not imported yet."""
-    module, _ = module_and_name(env)
-    return bool(module) and not is_import_path(env) and module not in sys.modules
+# networks ---------------------------------------------------------------------------------------------------------------
+
+
+def network_for(config: Config, path: Path, network: Network | None) -> Network | None:
+    """The user's network of a run: the one given, or the class if it is imported already."""
+    if config.network.network is None or network is not None:
+        return network
+    return named_by_file(config.network.network, path, "has a network of your own,", "network")
+
+
+def network_path(network: Network) -> str:
+    """The name of a user's network, module:Class or module:function, for the settings."""
+    if isinstance(network, str):
+        if not is_import_path(network):
+            raise UsageError(f"network {network!r} is not module:Class: without one, it is chosen from the spaces")
+        return network
+    if not callable(network):
+        raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")
+    return id_or_path(type(network) if isinstance(network, nn.Module) else network)
+
+
+def own_network(network: Network) -> nn.Module:
+    """Make a user's network for one agent.
+
+    A class (or module:Class) is created without arguments and a function is called, so that the weights follow the seed. An
+    instance is copied with its weights; training does not change the original.
+    """
+    if isinstance(network, nn.Module):
+        return copy_of(network)
+    made_by = network_class(network) if isinstance(network, str) else network
+    try:
+        made = made_by()
+    except (TypeError, ValueError, RuntimeError) as error:
+        wrong = f"network {network!r} cannot be made with no arguments: {one_line(error)}"
+        raise UsageError(f"{wrong}. Give a function that makes it, such as lambda: Net(64)") from None
+    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same network each time
+
+
+def network_class(path: str) -> type[nn.Module]:
+    """Import the network class of module:Class. Functions are refused: a name never causes a call of one."""
+    found = imported(path, "network")
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    raise UsageError(f"network {path!r} is not a class of nn.Module: give one, or a function in Python, network=...")
+
+
+def copy_of(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever its members raise
+        wrong = f"network {type(network).__name__} cannot be copied, and each agent trains a copy"
+        raise UsageError(f"{wrong}: {one_line(error)}. Give its class instead") from None
+
+
+def can_be_named(network: str) -> bool:
+    """Whether --network can recreate this network: not if a function or arguments made it."""
+    found = in_memory(network)
+    imported_already = network.partition(":")[0] in sys.modules
+    if only_in_its_script(network):
+        return False
+    if imported_already and not (isinstance(found, type) and issubclass(found, nn.Module)):
+        return False
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+# memories -----------------------------------------------------------------------------------------------------------------
+
+
+def memory_setting(given: object) -> object:
+    """The setting for a memory that a user gave, where it is a class: module:Class."""
+    if isinstance(given, nn.Module):
+        raise UsageError(
+            f"memory {type(given).__name__} is an object: give its class, which is made with (features, size)"
+        )
+    return id_or_path(given) if isinstance(given, type) else given
+
+
+def import_memory(path: str | None) -> None:
+    """Import the module of a memory that the user named as module:Class."""
+    if path is not None and path not in MEMORIES and in_memory(path) is None:
+        imported(path, "memory")
+
+
+def own_memory(path: str | None) -> type[Memory] | None:
+    """A user's class of memory, if the settings name one. It must be imported already: a file may name it."""
+    if path is None or path in MEMORIES:
+        return None
+    found = in_memory(path)
+    if found is None:
+        raise UsageError(
+            f"memory {path} is a class of your own, at the top level of a module: import it first, or give --memory {path}"
+        )
+    if not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise UsageError(
+            f"memory {path} is not a class of nn.Module: give one with the methods of tr.models.memory.Memory"
+        )
+    return cast(type[Memory], found)

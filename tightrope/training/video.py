@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from ..engine import choose_threads, isolated_rng, threads
 from ..envs import TensorEnv
 from ..envs.validate import draw_frames
 from ..envs.with_memory import with_memory, without_memory
-from ..errors import UsageError, plural
+from ..errors import check_count, plural
 from ..files import Place
 from ..logging import Video
 from ..models import ActorCritic
@@ -48,9 +51,8 @@ class Shot:
     def __post_init__(self) -> None:
         most = {"episodes": MAX_GRID_EPISODES if self.grid else 1_000, "every": 1_000, "fps": 240}
         for name, limit in most.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
-                raise UsageError(f"{name} {value!r} is invalid: give a whole number from 1 to {limit:,}")
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value, limit)
 
     @property
     def count(self) -> int:
@@ -90,22 +92,30 @@ def record_video(
         render_scale(cell_scale(cells)),
         interrupts.raised(),
     ):
-        return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
-
-
-def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title: str) -> RecordedVideo:
-    every, fps = shot.tempo(env.pace)
-    stage = Stage(policy, env, seed, shot, every, title)
-    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with Video(Place.of(path), fps) as video:
-            for picture in stage.pictures():
+        return film(policy, env.spawn(cells, seed, drawn=True), Place.of(path), seed, shot, title)
+
+
+def film(
+    policy: ActorCritic, env: Env, place: Place, seed: int, shot: Shot, title: str, frames: int = MAX_VIDEO_FRAMES,
+    seconds: float = math.inf, encoder_threads: int = 0,
+) -> RecordedVideo:  # fmt: skip
+    """Play and draw episodes up to a number of frames and for some seconds, and close the environment."""
+    every, fps = shot.tempo(env.pace)
+    stage, end = Stage(policy, env, seed, shot, every, title), time.monotonic() + seconds
+    try:
+        pictures = stage.pictures()
+        first = next(pictures)  # which may fail: then there is no folder
+        if place.parts[1:]:  # a folder inside a directory that exists
+            place.parent.mkdir()
+        with Video(place, fps, encoder_threads) as video:
+            for picture in chain([first], pictures):
                 video.add(picture)
-                if video.frames >= MAX_VIDEO_FRAMES:
+                if video.frames >= frames or time.monotonic() > end:
                     break
     finally:
         env.close()
-    return RecordedVideo(path, video.frames, stage.returns)
+    return RecordedVideo(place.path, video.frames, stage.returns)
 
 
 class Stage:

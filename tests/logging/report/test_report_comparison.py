@@ -12,10 +12,8 @@ from tightrope.files import Place
 from tightrope.logging import RunInfo, Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, comparison_page
-from tightrope.logging.report.comparison import chosen_charts
+from tightrope.logging.report.comparison import chosen_charts, group_runs, score_table
 from tightrope.logging.report.data import mean_in_unit
-from tightrope.logging.report.groups import group_runs
-from tightrope.logging.report.score_table import score_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

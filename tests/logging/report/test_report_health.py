@@ -11,7 +11,7 @@ from tightrope.logging import Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import health as rules
 from tightrope.logging.report.health import HealthFinding, health_findings
-from tightrope.training.targets import target_of
+from tightrope.training.plan import target_of
 
 PHASES, BATCH = 100, 1000
 SETTINGS: dict[str, Any] = dict(

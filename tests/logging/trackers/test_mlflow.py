@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import skip_file_without
 from tracker_processes import WITH_VIDEO, process, warnings_in
 
 import tightrope as tr
 from tightrope.logging.trackers.mlflow import CHATTY_LOGGERS, quiet_loggers
 
-pytest.importorskip("mlflow", reason="MLflow is not installed")
+skip_file_without("mlflow")
 
 SETTINGS = (
     "num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=8 * 32, device='cpu', eval_every=64, eval_episodes=2"

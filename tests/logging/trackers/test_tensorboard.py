@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import skip_file_without
 
 import tightrope as tr
 from tightrope.logging.trackers.tracker import named_scalars
 
-pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+skip_file_without("tensorboard")
 pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=12 * 32, device="cpu")
 SMALL |= dict(log=["tensorboard"], eval_every=64, eval_episodes=2)

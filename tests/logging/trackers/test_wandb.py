@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import skip_file_without
 from tracker_processes import WITH_VIDEO, process, warnings_in
 
 import tightrope as tr
 
-pytest.importorskip("wandb", reason="wandb is not installed")
+skip_file_without("wandb")
 
 TRAIN = f"""
 {WITH_VIDEO}

@@ -25,6 +25,7 @@ from ...draw import upscaled
 from ..arguments import make_with_arguments
 from ..registry import EnvOptions
 from ..step_arrays import Array, StepArrays
+from .actions import action_writer
 from .atari import (
     RAW,
     TIME_LIMIT,
@@ -39,7 +40,7 @@ from .atari import (
 from .groups import in_groups
 from .gym import checked_make
 from .host import HostEnv
-from .spaces import action_writer, observation_reader
+from .spaces import observation_reader
 
 NEVER = 1 << 30  # frames
 RESERVED = {

@@ -27,8 +27,8 @@ from ...draw import stretched
 from ...errors import UsageError, check_positive, near_matches
 from ...types import Discrete
 from ..step_arrays import Array
+from .actions import ActionWriter
 from .host import HostEnv
-from .hybrid_writer import Writer
 from .spaces import ObservationReader
 
 ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
@@ -76,7 +76,7 @@ class ThreadedEnv(HostEnv):
     drawn_by: ClassVar[type[ThreadedEnv] | None] = None  # the kind that draws, where it is another one
 
     def __init__(
-        self, factory: EngineFactory, spaces: tuple[ObservationReader, Writer], num_envs: int, device: str | torch.device,
+        self, factory: EngineFactory, spaces: tuple[ObservationReader, ActionWriter], num_envs: int, device: str | torch.device,
         name: str, max_episode_steps: int, rules: Rules | None = None, fires: bool = False,
     ) -> None:  # fmt: skip
         check_positive("max_episode_steps", max_episode_steps)

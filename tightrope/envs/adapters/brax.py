@@ -24,7 +24,7 @@ from torch.utils.dlpack import from_dlpack
 from ...errors import UsageError, check_positive, near_matches, one_line
 from ...types import Box, Step
 from ..registry import EnvOptions, id_or_path
-from .mujoco import Camera, camera_for, choose_opengl
+from .pictures import Camera, camera_for, choose_opengl
 
 Array = Any  # of JAX, whose types are there only where JAX is
 

@@ -24,10 +24,11 @@ from ...errors import UsageError, one_line
 from ..registry import EnvOptions
 from ..step_arrays import Array, StepArrays
 from . import gym
+from .actions import action_writer
 from .atari import RAW, Rules, ThreadedEnv, has_game, installed_roms, presses_fire, required_rom, without_reserved
 from .groups import in_groups
 from .host import HostEnv
-from .spaces import action_writer, observation_reader
+from .spaces import observation_reader
 
 MUJOCO = (
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -15,15 +15,14 @@ from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, near_matches, one_line
 from ..arguments import creator_of, make_with_arguments
-from ..registry import EnvOptions, Wrap, gymnasium_ids, id_or_path, module_and_name
+from ..registry import EnvOptions, VectorizationMode, Wrap, gymnasium_ids, id_or_path, module_and_name
+from .actions import declared_conditions
 from .groups import in_groups
-from .gym_drawing import in_drawing_mode, signature_parameters
-from .gym_envs import Factory, GymEnv, GymVectorEnv
-from .gym_masks import mask_source, with_masks
-from .gym_workers import SingleEnv, Workers
+from .gym_single import Factory, GymEnv, SingleEnv, in_drawing_mode, mask_source, signature_parameters, with_masks
+from .gym_vector import GymVectorEnv
+from .gym_workers import Workers
 from .host import HostEnv
-from .hybrid_writer import declared_conditions
-from .mujoco import choose_opengl, quieten_warnings
+from .pictures import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names
@@ -41,42 +40,45 @@ class GymnasiumAdapter:
 
     def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
         """The environment that Gymnasium has under an id."""
-        base, preset = ALIASES.get(env_id, (env_id, {}))
+        base, _ = ALIASES.get(env_id, (env_id, {}))
         if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
             raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
         entry_point = getattr(gymnasium_ids().get(base), "entry_point", None)
         if str(entry_point).startswith("gymnasium.envs.mujoco"):
             choose_opengl()
             quieten_warnings()
-        kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
-        if options.max_episode_steps is not None:
-            kwargs["max_episode_steps"] = options.max_episode_steps
-
-        def with_arguments(make: Callable[[], Any]) -> Any:
-            maker = functools.partial(creator_of, base)
-            return checked_make(env_id, lambda: make_with_arguments(env_id, make, maker, options.env_kwargs))
+        limit = options.max_episode_steps
+        kwargs = {**options.env_kwargs, **({} if limit is None else {"max_episode_steps": limit})}
 
         def factory(drawn: bool) -> SingleEnv:
-            rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
-            one = with_arguments(lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+            rendering = {"render_mode": "rgb_array"} if drawn else {}
+            one = made_by_id(env_id, kwargs, gymnasium.make, disable_env_checker=True, **rendering)
             return in_wrappers(one, options.wrappers)
 
-        if options.vectorization_mode == "sync":
-            return GymEnv(factory, num_envs, device, env_id)
-        if options.vectorization_mode == "async":
-            return in_processes(factory, num_envs, device, env_id)
-
+        if options.vectorization_mode != "vector_entry_point":
+            return singles(factory, num_envs, device, env_id, options.vectorization_mode)
         if options.wrappers:
             raise UsageError("wrappers are for single environments: give vectorization_mode sync or async")
 
         def vector(count: int) -> VectorEnv:
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-            return with_arguments(lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+            return made_by_id(env_id, kwargs, gymnasium.make_vec, num_envs=count, vectorization_mode=mode)
 
         return GymVectorEnv(vector(num_envs), device, env_id, vector)
 
 
 ADAPTER = GymnasiumAdapter()
+
+
+def made_by_id(env_id: str, env_kwargs: Mapping[str, Any], make: Callable[..., Any], **settings: Any) -> Any:
+    """What `make`, a function of Gymnasium, returns for an id. A wrong argument of the environment is a UsageError."""
+    base, preset = ALIASES.get(env_id, (env_id, {}))
+    maker = functools.partial(creator_of, base)
+
+    def one() -> object:
+        return make(base, **settings, **{**preset, **env_kwargs})
+
+    return checked_make(env_id, lambda: make_with_arguments(env_id, one, maker, env_kwargs))
 
 
 def in_wrappers(env: SingleEnv, wrappers: Sequence[Wrap]) -> SingleEnv:
@@ -93,6 +95,12 @@ def in_wrappers(env: SingleEnv, wrappers: Sequence[Wrap]) -> SingleEnv:
             raise UsageError(f"{wrong}: let it return the environment that it gets, wrapped")
         env = outer
     return env
+
+
+def singles(factory: Factory, num_envs: int, device: str | torch.device, name: str, mode: VectorizationMode) -> HostEnv:
+    """Single environments, stepped in turn or each in a process of its own."""
+    make: Callable[..., HostEnv] = in_processes if mode == "async" else GymEnv
+    return make(factory, num_envs, device, name)
 
 
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
@@ -162,7 +170,7 @@ def from_object(
         one = in_drawing_mode(one, drawn, functools.partial(env, **kwargs))
         return in_wrappers(one if limit is None else gymnasium.wrappers.TimeLimit(one, limit), options.wrappers)
 
-    return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
+    return singles(factory, num_envs, device, name, mode)
 
 
 def fresh_copy(env: SingleEnv, drawn: bool) -> SingleEnv:

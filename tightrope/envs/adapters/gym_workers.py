@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -16,8 +17,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ...errors import EnvError, UsageError, plural, warn
 from ...processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
+from .gym_single import SingleEnv
 
-SingleEnv = gymnasium.Env[Any, Any]
 LIMIT = 600.0  # seconds for one reply: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a warning names the environment
 ERROR_SECONDS = 5.0  # for an exception that a worker has announced
@@ -48,7 +49,7 @@ class FailedEnv(SingleEnv):
 class Workers(AsyncVectorEnv):
     """Gymnasium's AsyncVectorEnv with workers that ignore signals and end with this process."""
 
-    action_conditions: object = None  # that its environments declare, see hybrid_writer.py
+    action_conditions: object = None  # that its environments declare, see actions.py
     factory: Callable[[bool], SingleEnv] | None = None  # makes one in this process, called with whether it must draw
 
     def __init__(self, make: Callable[[], SingleEnv], count: int, name: str) -> None:
@@ -69,14 +70,13 @@ class Workers(AsyncVectorEnv):
             with capture_errors():
                 super().__init__([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED)
         except BaseException as error:
-            row = first_dead(self) if isinstance(error, PIPE_ERRORS) else getattr(error, "row", None)
+            row, reason = failed_worker(self, error)
             kill_workers(self)
             if isinstance(error, EnvError):
                 raise UsageError(str(error)) from None
             if isinstance(error, (WorkerTimeout, *PIPE_ERRORS)):
                 which = "" if row is None else f" number {row}"
-                why = str(error) if isinstance(error, WorkerTimeout) else "its process died"
-                raise EnvError(f"env {name!r}{which} cannot be made: {why}") from None
+                raise EnvError(f"env {name!r}{which} cannot be made: {reason}") from None
             raise
         kill_at_exit(self.processes)
 
@@ -127,9 +127,16 @@ def capture_errors() -> Iterator[list[str]]:
         logger.error = before
 
 
-def first_dead(engine: AsyncVectorEnv) -> int | None:
-    """The row of a worker that has died, if there is one."""
-    return next((i for i, process in enumerate(engine.processes) if has_died(process)), None)
+def failed_worker(engine: Any, error: BaseException) -> tuple[int | None, Any]:
+    """(the row of the worker that failed, if it is known; the reason: a text, or the error itself)"""
+    if isinstance(error, WorkerTimeout):
+        return error.row, str(error)
+    if isinstance(error, PIPE_ERRORS):
+        return next((i for i, process in enumerate(engine.processes) if has_died(process)), None), "its process died"
+    if isinstance(error, queue.Empty):
+        return None, "it raised an exception that cannot be pickled"
+    pipes = getattr(engine, "parent_pipes", [])
+    return next((i for i, pipe in enumerate(pipes) if pipe is None), None), error
 
 
 def wait_for_workers(engine: AsyncVectorEnv, name: str) -> None:

@@ -21,7 +21,7 @@ from ...types import Composite, Spec, Step
 from ..step_arrays import Array, ArrayStepper, StepArrays, StepTransferBuffer
 
 if TYPE_CHECKING:
-    from .hybrid_writer import Conditions, Writer
+    from .actions import ActionWriter, Conditions
     from .space_members import Observation, Space
     from .spaces import ObservationReader
 
@@ -52,7 +52,7 @@ class HostEnv:
     def _set_spaces(
         self,
         observation: ObservationReader,
-        action: Writer,
+        action: ActionWriter,
         num_envs: int,
         device: str | torch.device,
     ) -> None:
@@ -267,11 +267,11 @@ class SpacesOnlyEnv(HostEnv):
     def __init__(
         self, name: str, observation: Space, action: Space, device: torch.device, conditions: Conditions = ()
     ) -> None:
-        from .hybrid_writer import writer_for
+        from .actions import action_writer
         from .spaces import observation_reader
 
         self.name = name
-        self._set_spaces(observation_reader(observation), writer_for(action, conditions), 1, device)
+        self._set_spaces(observation_reader(observation), action_writer(action, conditions), 1, device)
 
     def _reset(self, seeds: Array | None) -> NoReturn:
         raise not_loaded(self.name)

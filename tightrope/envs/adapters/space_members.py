@@ -121,7 +121,8 @@ def stacked(space: Space, singles: Sequence[Observation]) -> Observation:
     """Single observations to a batch in the form vector environments use."""
     if not isinstance(space, (gs.Dict, gs.Tuple)):
         return np.array(singles)
-    return nested_like(space, map(np.array, zip(*(leaves(space, one) for one in singles), strict=True)))
+    parts = {key: stacked(entry, [one[key] for one in singles]) for key, entry in entries_of(space)}
+    return parts if isinstance(space, gs.Dict) else tuple(parts.values())
 
 
 def take_rows(space: Space, batch: Observation, rows: Array) -> Observation:

@@ -1,8 +1,7 @@
-"""Convert between Gymnasium's spaces and ours: observations to rows of numbers, outputs of the policy to actions.
+"""Convert observations of Gymnasium's spaces to rows of numbers, and back. `actions` does the same for actions.
 
-Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them
-(whose frames become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions:
-Discrete, MultiDiscrete, MultiBinary and Box; hybrid_writer.py has Dict and Tuple of these. Anything else is a UsageError.
+Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them (whose frames
+become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Anything else is a UsageError.
 
 Arrays from a simulator are converted with NumPy; `traced` does the same to tensors, for exported graphs.
 """
@@ -23,7 +22,7 @@ from ...errors import EnvError, UsageError
 from ...models.networks import IMAGE_SIDE
 from ...types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from ..step_arrays import Array
-from .space_members import Observation, Space, bound, dtype_of, entries_of, leaves, nested_like, space_text
+from .space_members import Observation, Space, dtype_of, entries_of, leaves, nested_like, space_text
 
 OBSERVATIONS, OBS = "observations", "obs"  # names of the whole, in messages and in a graph
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
@@ -33,6 +32,14 @@ NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8
 def in_shape(batch: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The rows of a batch in another shape; no node of the graph where they have it already."""
     return batch if batch.shape[1:] == shape else batch.reshape(-1, *shape)
+
+
+def split_rows(rows: Array, specs: Sequence[Spec]) -> list[Array]:
+    """Split rows that hold parts side by side into a batch of each part; whole rows if there is one."""
+    ends = np.cumsum([math.prod(spec.shape) for spec in specs])[:-1]
+    pieces = [rows] if len(specs) == 1 else np.split(rows, ends, axis=1)
+    shaped = zip(specs, pieces, strict=True)
+    return [piece.reshape(len(rows), *spec.shape).astype(NUMPY[spec.dtype]) for spec, piece in shaped]
 
 
 class NotInSpace(EnvError):
@@ -133,12 +140,8 @@ class ObservationReader:
 
     def show(self, rows: Array) -> list[Array]:
         """Rows to a batch of each part."""
-        ends = np.cumsum([math.prod(part.spec.shape) for part in self.parts])[:-1]
-        pieces = [rows] if len(self.parts) == 1 else np.split(rows, ends, axis=1)
-        return [
-            part.show(piece.reshape(len(rows), *part.spec.shape).astype(NUMPY[part.spec.dtype]))
-            for part, piece in zip(self.parts, pieces, strict=True)
-        ]
+        pieces = split_rows(rows, [part.spec for part in self.parts])
+        return [part.show(piece) for part, piece in zip(self.parts, pieces, strict=True)]
 
     def nested(self, shown: Sequence[Array]) -> Observation:
         """Combine batches of all parts to a batch as a simulator returns it."""
@@ -213,59 +216,6 @@ def image_layout(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ..
         if shape[1] in CHANNELS and min(shape[2:]) >= IMAGE_SIDE:
             return (shape[0] * shape[1], *shape[2:]), None
     return None
-
-
-# actions -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ActionWriter:
-    """Writes one action space."""
-
-    space: Space
-    spec: Spec
-    start: Array | None = None  # of choices, which may not count from 0
-
-    def batch(self, actions: Array) -> Array:
-        """Convert actions (N, *spec.shape) for a simulator's step: a copy, which it may write into."""
-        space, kind = self.space, self.space.dtype
-        if isinstance(space, gs.Box):  # clipped where conversion may round beyond a bound
-            return actions.copy() if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
-        return (actions.reshape(-1, *(space.shape or ())) + (0 if self.start is None else self.start)).astype(kind)
-
-    def member(self, batch: Array, row: int) -> Array:
-        """One action of a batch."""
-        return batch[row]
-
-    def traced(self, actions: Tensor) -> Tensor:
-        """Do the same as `batch`, on tensors."""
-        space, kind = self.space, dtype_of(self.space)
-        dtype = torch.from_numpy(np.empty(0, kind)).dtype
-        if isinstance(space, gs.Box):
-            if dtype == torch.float32:
-                return actions
-            low, high = (torch.from_numpy(end.astype(kind)) for end in (space.low, space.high))
-            return torch.minimum(torch.maximum(actions.to(dtype), low), high)
-        choices = in_shape(actions, space.shape or ())
-        return (choices if self.start is None else choices + torch.from_numpy(self.start)).to(dtype)
-
-
-def action_writer(space: Space) -> ActionWriter:
-    """The writer of a plain action space; UsageError for a space that is not supported."""
-    if isinstance(space, gs.Discrete):
-        return ActionWriter(space, Discrete(int(space.n)), np.array(int(space.start)))
-    if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
-        spec = MultiDiscrete(tuple(int(n) for n in space.nvec.flatten()))
-        return ActionWriter(space, spec, np.asarray(space.start, np.int64))
-    if isinstance(space, gs.MultiBinary):
-        return ActionWriter(space, MultiDiscrete((2,) * math.prod(space.shape)))
-    if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
-        return ActionWriter(space, Box(space.shape, bound(space.low), bound(space.high)))
-    what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
-    raise UsageError(
-        f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary, a Box of real numbers, or Dict and "
-        "Tuple of these, for example with a gymnasium.ActionWrapper"
-    )
 
 
 # of environments --------------------------------------------------------------------------------------------------------

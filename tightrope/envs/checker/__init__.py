@@ -7,7 +7,6 @@ environment becomes a finding, and the other checks continue.
 
 from __future__ import annotations
 
-import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,18 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
-from ..adapters.gym import ALIASES, checked_make, exposed, in_wrappers
-from ..adapters.gym_drawing import signature_parameters
-from ..arguments import creator_of, make_with_arguments
+from ..adapters.gym import exposed, in_wrappers, made_by_id
+from ..adapters.gym_single import signature_parameters
+from ..arguments import make_with_arguments
 from ..random_streams import GeneratorSnapshot
 from ..registry import Wrap, choose, construct, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import describe_value
 from . import trajectories
 from .env_under_test import CheckAborted, CheckFinding, CheckReport, EnvUnderTest
-from .forbidden import forbidden_actions
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .protocol_under_test import ProtocolUnderTest, TensorUnderTest
-from .random_play import play_at_random
+from .random_play import forbidden_actions, play_at_random
 
 __all__ = ["CheckFinding", "CheckReport", "check"]
 
@@ -94,14 +92,7 @@ def env_to_check(target: Any, num_envs: int, seed: int, backend: str, env_kwargs
         chosen = choose(target, backend, bool(env_kwargs)).backend
         if chosen != "gymnasium":
             return make(target, num_envs, seed=seed, backend=chosen, env_kwargs=env_kwargs)
-        base, preset = ALIASES.get(target, (target, {}))
-        kwargs = {**preset, **env_kwargs}
-        maker = functools.partial(creator_of, base)
-
-        def one() -> object:
-            return gymnasium.make(base, disable_env_checker=True, **kwargs)
-
-        return checked_make(target, lambda: make_with_arguments(target, one, maker, env_kwargs))
+        return made_by_id(target, env_kwargs, gymnasium.make, disable_env_checker=True)
     if not isinstance(target, type) and hasattr(target, "step"):
         if env_kwargs:
             raise UsageError("env_kwargs are for an id, a class or a factory, and this is an environment: drop them")

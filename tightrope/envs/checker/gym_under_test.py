@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
-from ..adapters.hybrid_writer import writer_for_env
+from ..adapters.actions import writer_for_env
 from ..adapters.space_members import space_text, stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names

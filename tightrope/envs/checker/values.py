@@ -46,16 +46,13 @@ def difference(one: Trace, other: Trace) -> str | None:
     return None
 
 
-def spec_parts(spec: Spec) -> list[tuple[str, Spec]]:
-    return [(f"[{name!r}]", part) for name, part in spec.parts] if isinstance(spec, Composite) else [("", spec)]
-
-
 def scalar_label(spec: Spec, index: int) -> str:
     """The name of one number of an observation, such as obs['camera'][0, 2]."""
-    for name, part in spec_parts(spec):
+    for name, part in flat_parts(spec):
         size = math.prod(part.shape)
         if index < size:
-            return f"obs{name}{[int(i) for i in np.unravel_index(index, part.shape)] if part.shape else ''}"
+            whole = f"obs[{name!r}]" if name else "obs"
+            return f"{whole}{[int(i) for i in np.unravel_index(index, part.shape)] if part.shape else ''}"
         index -= size
     raise IndexError(index)
 
@@ -168,9 +165,7 @@ def at(place: str, *index: int) -> str:
 
 def global_streams() -> dict[str, Any]:
     """The positions of the random generators that all code shares."""
-    return {
-        name: generator_state(stream) for name, stream in zip(("random", "numpy", "torch"), GLOBAL_STREAMS, strict=True)
-    }
+    return {name: generator_state(stream) for name, stream in GLOBAL_STREAMS.items()}
 
 
 def own_streams(env: object) -> list[Any]:

@@ -1,4 +1,4 @@
-"""CartPole-v1 (Barto, Sutton and Anderson 1983) with the constants of Gymnasium, and its reward-shaped relatives."""
+"""CartPole-v1 (Barto, Sutton and Anderson 1983) with the constants of Gymnasium, with other rewards, and without velocities."""
 
 import math
 from typing import ClassVar
@@ -10,7 +10,7 @@ from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM
 from ...scene import Disc, Line, Rectangle, Scene, Shape
 from ...types import Box, Discrete
 from ..tensor import TensorEnv
-from .physics import wrap_angle
+from .pendulums import wrap_angle
 
 TAU = 0.02
 TRACK, LEAN = 2.4, 12 * 2 * math.pi / 360
@@ -145,3 +145,15 @@ class DanceCart(CartPole):
         beat = Line((-self.sway, -0.65), (self.sway, -0.65), 0.04, color=MUTED)
         place = Disc((self.sway * obs[:, 4], -0.65), 0.13, color=ACCENT)
         return self.picture([beat, *self.cart(obs[:, 0], obs[:, 2]), place])
+
+
+class CartPoleNoVelocity(CartPole):
+    """CartPole that shows only the position of the cart and the angle of the pole."""
+
+    observation = Box((2,))
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[:, ::2].clone()
+
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        return self.picture(self.cart(*obs.unbind(-1)))

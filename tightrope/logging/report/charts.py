@@ -11,7 +11,7 @@ import numpy as np
 from ..metrics import EPISODES, LENGTH, MEASURED, RETURN, SCORE, Columns
 from .data import RunRecord
 from .html import format_number
-from .statistics import median, smooth, thin
+from .statistics import Curve, median, smooth, thin
 
 Trace = dict[str, Any]
 MAX_OTHERS = 24  # charts of unknown tags
@@ -163,6 +163,11 @@ def by_phase(columns: Columns, tag: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 def line(kind: str, x: np.ndarray, y: np.ndarray, name: str, color: int) -> Trace:
     return {"kind": kind, "name": name, "color": color, "x": [round(step) for step in x.tolist()], "y": rounded(y)}
+
+
+def smoothed(columns: Columns, tag: str) -> Curve:
+    x, y = columns.curve(tag)
+    return smooth(x, y, columns.weights(tag)) if len(x) else (x, y)
 
 
 def needs_log(columns: Columns, plot: Plot) -> bool:

@@ -13,6 +13,7 @@ from ...types import Settings
 from ..callback import RunInfo, TrainingResult
 from ..metrics import MEASURED, SCORE, Columns
 from ..video.mp4 import phase_range
+from .html import status_words
 
 StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
 
@@ -27,7 +28,7 @@ class RunStatus:
     @property
     def name(self) -> str:
         """As pages show it."""
-        return "finished" if self.kind == "ended" else self.kind
+        return status_words(self.kind)
 
 
 @dataclass(frozen=True)

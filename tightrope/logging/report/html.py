@@ -26,6 +26,8 @@ NO_NUMBER = "\u2013"
 FASTEST = 1  # of gzip's levels: 50 ms, a third of the usual one, for a page that is a tenth larger
 REFRESH = 30  # seconds between reloads of a running run's page
 LONG_CELL = 32  # characters; a longer cell may have several lines
+PLAY_SCRIPTS = ("play_program.js", "play_picture.js", "play_player.js", "play_controls.js")
+PLAY_NOTE = "The trained policy, live in its environment: push it, act yourself, change the physics."
 NONCE = secrets.token_urlsafe(16)  # of the scripts in this process's pages
 _packing = threading.Lock()
 
@@ -71,6 +73,15 @@ def format_setting(value: object) -> str:
     return NO_NUMBER if value is None else str(value)
 
 
+def short_value(value: object) -> str:
+    """Numbers that were drawn at random, with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else format_setting(value)
+
+
+def status_words(status: str) -> str:
+    return "finished" if status == "ended" else status
+
+
 # parts of a page ------------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +112,11 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
 
 def settings_table(caption: str, head: Sequence[str], rows: Iterable[Row], marked: Sequence[bool] = ()) -> str:
     return f'<div class="settings">{table(caption, head, rows, marked)}</div>'
+
+
+def more_note(left: int, where: str) -> str:
+    """Where the rows are for which a table has no room."""
+    return f'<p class="note">The other {left} are in {where}.</p>' if left > 0 else ""
 
 
 def figure(number: int, name: str, title: str, says: str, label: str, part: str, style: str = "") -> str:
@@ -196,6 +212,21 @@ def data_block(name: str, value: object) -> str:
     for sign in "<>&\u2028\u2029":
         content = content.replace(sign, f"\\u{ord(sign):04x}")
     return f'<script type="application/json" id="{name}">{content}</script>'
+
+
+def player(data: object, keys: str) -> str:
+    """The player of `tightrope play`, whose data tightrope/play makes. It listens to keys on the whole `page`, or only while
+    it has the focus."""
+    return (
+        f"<style>{asset('play.css')}</style>\n"
+        f'<div id="play" class="play" data-keys="{keys}" tabindex="-1"><noscript>Playing needs JavaScript.</noscript></div>\n'
+        f"{data_block('play-data', data)}\n{script(chr(10).join(map(asset, PLAY_SCRIPTS)))}"
+    )
+
+
+def play_section(data: object) -> str:
+    """The part of a report; empty without data."""
+    return "" if data is None else section("play-it", "Play", player(data, "focus"), PLAY_NOTE)
 
 
 @lru_cache

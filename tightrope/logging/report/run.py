@@ -24,7 +24,6 @@ from .data import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
 from .health import health_findings
 from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, sentence, settings_table, table, text
 from .outcome import HealthFinding, return_at_the_end
-from .play import play_section
 
 REPORT, ABOUT = "report.html", "about.json"
 TRAINING_SHARE = 200  # seconds of training per second of writing
@@ -46,7 +45,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         "<main>",
         section("health", "Health check", findings(found, record.columns)) if found else "",
         curves(drawn, wide=len(main)),
-        play_section(record.files.play),
+        html.play_section(record.files.play),
         videos(spread([(video.place, record.label(video)) for video in record.files.videos]), beside),
         evaluations(record.scores),
         settings(record),

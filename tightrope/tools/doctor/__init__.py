@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+from ...recording.compiler import VARIABLE, cache_directory, compiler_command
+from ...recording.products import NO_COMPILER, why_not_compiled
 from ...training.settings import available
-from . import compiler, devices, machine
+from . import devices, machine
 from .machine import Check, CheckResult, run_check
 
+INSTALL_COMPILER = "apt install gcc" if sys.platform == "linux" else "xcode-select --install"
 RANKS = Check("ranks", "ranks", devices.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
 
@@ -19,7 +24,7 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
         Check("machine", "runs", machine.disk, if_it_raises="broken"),
         Check("pictures", "videos", machine.encoder),
         Check("pictures", "MuJoCo pictures", machine.rendering),
-        Check("devices", "C compiler", compiler.c_compiler),
+        Check("devices", "C compiler", c_compiler),
         Check("devices", "gpu", devices.gpus),
         Check("devices", "torchrun", devices.backends),
         Check("devices", "device", lambda: devices.chosen_device(device), if_it_raises="broken"),
@@ -31,6 +36,19 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
         Check("training", "training", lambda: devices.training(device), if_it_raises="broken"),
         Check("training", "compile", lambda: devices.compilation(device, quick)),
     ]
+
+
+def c_compiler() -> CheckResult:
+    """Compile a small file for recordings on the CPU, see recording/, or say why they run as NumPy calls."""
+    refusal = why_not_compiled()
+    if refusal is None:
+        command = " ".join(compiler_command())
+        words = f"{command} compiles recordings on the CPU; cache {cache_directory()}"
+        return CheckResult("C compiler", words, facts={"command": command})
+    slower = f"recordings on the CPU run as NumPy calls, which is slower: {refusal}"
+    if refusal == NO_COMPILER:
+        return CheckResult("C compiler", slower, "absent", INSTALL_COMPILER)
+    return CheckResult("C compiler", slower, "absent" if refusal.startswith(VARIABLE) else "warning")
 
 
 __all__ = ["RANKS", "Check", "CheckResult", "checks", "run_check"]

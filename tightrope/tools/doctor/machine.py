@@ -24,7 +24,7 @@ from torch import nn
 
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, file_text, own_groups
-from ...envs.adapters import mujoco
+from ...envs.adapters import pictures
 from ...errors import UsageError, one_line, plural, printable
 from ...files import Place, write_file
 from ...logging.video.mp4 import Video
@@ -289,12 +289,12 @@ def rendering() -> CheckResult:
     name = "MuJoCo pictures"
     if installed_version("mujoco") is None:
         return CheckResult(name, "not checked: mujoco is not installed", "absent")
-    mujoco.choose_opengl()
+    pictures.choose_opengl()
     backend = os.environ.get("MUJOCO_GL", "its own choice")
     done = run_isolated(RENDER, RENDER_SECONDS)
     if done.worked:
         return CheckResult(name, f"drawn without a screen (OpenGL: {backend})")
     fix = "set MUJOCO_GL to egl, osmesa or glfw, or train without --video-every"
-    if mujoco.rendering_problem(done.output) == mujoco.MISSING:
-        fix = mujoco.MISSING.partition(": ")[2]
+    if pictures.rendering_problem(done.output) == pictures.MISSING:
+        fix = pictures.MISSING.partition(": ")[2]
     return CheckResult(name, f"cannot be drawn (OpenGL: {backend}): {done.line}", "warning", fix)

@@ -1,17 +1,22 @@
-"""MuJoCo's renderer without a screen, a camera for its models, and its warnings in one line each."""
+"""Pictures of environments outside torch: of Gymnasium's, and of MuJoCo models, also without a screen."""
 
 from __future__ import annotations
 
 import ctypes.util
 import os
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...draw import shrink
-from ...errors import UsageError
+from ...errors import UsageError, one_line
 from ...output import print_line
+from ..step_arrays import Array
+
+if TYPE_CHECKING:
+    import gymnasium
 
 MISSING = "MuJoCo finds no OpenGL to draw with: apt install libegl1 libgl1 (or libosmesa6), or set MUJOCO_GL"
 WIDTH, HEIGHT = 640, 480  # the largest that every model's frame buffer holds
@@ -51,6 +56,37 @@ def quieten_warnings() -> None:
             print_line(f"mujoco: {message}", error=True)
 
     mujoco.set_mju_user_warning(show)
+
+
+def pictures(name: str, envs: Sequence[gymnasium.Env[Any, Any]]) -> Array:
+    """One frame of each; UsageError if there is none."""
+    for env in envs:
+        follow_body(env)
+    try:
+        frames: list[Any] = [env.render() for env in envs]
+    except NotImplementedError:
+        frames = [None]
+    except Exception as error:
+        raise UsageError(f"env {name!r} cannot be drawn here: {rendering_problem(one_line(error))}") from None
+    if any(not isinstance(frame, np.ndarray) for frame in frames):
+        raise UsageError(
+            f"env {name!r} does not draw itself: give it a render() that returns pixels (H, W, 3) in render_mode 'rgb_array'"
+        )
+    return np.stack([shrink(frame) for frame in frames])
+
+
+def follow_body(env: gymnasium.Env[Any, Any]) -> None:
+    """Let the camera of a MuJoCo environment follow the body, if its model has such a camera and no other was chosen."""
+    renderer, spec = getattr(env.unwrapped, "mujoco_renderer", None), env.spec
+    if (
+        renderer is None
+        or getattr(renderer, "camera_id", None) != -1
+        or (spec and {"camera_id", "camera_name"} & {*spec.kwargs})
+    ):
+        return
+    import mujoco
+
+    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1 without one
 
 
 class Camera:

@@ -1,4 +1,4 @@
-"""Write and prune the checkpoints of a run; `checkpoint_reader` describes their files and reads them.
+"""Save the state of a run as a checkpoint, and restore it; `checkpoint_reader` describes the files and finds them.
 
 A checkpoint is written to a temporary directory, synced to the disk and then renamed, so that a directory with the name of a
 checkpoint is complete.
@@ -6,22 +6,27 @@ checkpoint is complete.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 import yaml
 from safetensors.torch import save
 
-from ..engine import COMPILED_VERSION, State, world
+from ..engine import COMPILED_C, COMPILED_VERSION, Runtime, State, world
+from ..engine.distributed import broadcast_from_rank0
 from ..envs.adapters.host import HostEnv
+from ..envs.attribute_writer import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
 from ..envs.with_memory import without_memory
-from ..errors import warn
+from ..errors import UsageError, one_line, plural, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
 from ..models.hybrid_spec import flat_action
+from ..recording import turned_off
 from ..types import Composite, Env, Settings, Spec
 from ..version import __version__
 from .checkpoint_reader import (
@@ -29,11 +34,14 @@ from .checkpoint_reader import (
     CONFIG,
     LATEST,
     MANIFEST,
+    MAX_HEADER_BYTES,
     MODEL,
     SCHEMA,
     TRAINING,
+    Checkpoint,
     best_first,
     files_of,
+    find,
     list_checkpoints,
     newest_serial,
     read_manifest,
@@ -166,3 +174,60 @@ def host_spaces_to_json(env: Env) -> Settings | None:
     from ..envs.adapters.space_members import spaces_to_json
 
     return spaces_to_json(env)
+
+
+# back into a state ------------------------------------------------------------------------------------------------------
+
+
+def find_on_all_ranks(run_dir: Path, which: str = "last") -> Checkpoint:
+    """The checkpoint that rank 0 finds; every rank opens and reads it itself."""
+    if not world().is_distributed:
+        return find(run_dir, which)
+    found: list[Checkpoint] = []  # on rank 0
+
+    def name_of_found() -> bytes:
+        found.append(find(run_dir, which))
+        return found[0].path.name.encode()
+
+    name = broadcast_from_rank0(name_of_found).decode()
+    return found[0] if found else find(run_dir, name)
+
+
+def restore(state: State, checkpoint: Checkpoint) -> None:
+    """Load a checkpoint into a freshly built state. Its size is compared with the state before anything is allocated."""
+    fresh = checkpoint.ranks != world().size
+    files = files_of(0 if fresh else world().rank)
+    parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
+    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
+    shapes = [item for file in files for item in checkpoint.shapes(file).items()]
+    own = sum(math.prod(shape) for name, shape in shapes if name.startswith("env.own"))  # a fresh env may lack them
+    size = sum(checkpoint.manifest["files"][file]["size"] for file in files)
+    if size > 2 * expected + MAX_HEADER_BYTES + min(own, MAX_ATTRIBUTE_BYTES):
+        raise checkpoint.misfit("it is far larger than a run with these settings")
+    tensors = {name: tensor for file in files for name, tensor in checkpoint.read(file).items()}
+    try:
+        state.load_state_dict(tensors, fresh)
+    except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise checkpoint.misfit(one_line(error)) from None
+    if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
+        raise UsageError(f"the checkpoint in {checkpoint.path} disagrees with its manifest about steps and phases")
+    runtime, compiled = state.runtime, COMPILED_C in str(checkpoint.manifest.get("runtime", ""))
+    if state.phase and runtime.records and compiled != runtime.compiles_recordings and not turned_off():
+        state.runtime = Runtime(  # with the same bits as before, whatever the length of the run is now
+            precision=runtime.precision, device=runtime.device, say=runtime.say, compiles_recordings=compiled
+        )
+
+
+def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
+    """Raise UsageError if the settings would build something far larger than the checkpoint, before building it."""
+    shapes, training = checkpoint.shapes(MODEL).values(), checkpoint.shapes(TRAINING)
+    first = (training.get("run.obs" if checkpoint.ranks else ENVS_KEY) or [0])[0]
+    if config.algorithm.num_envs != (envs := first * max(checkpoint.ranks, 1)):
+        raise checkpoint.misfit(f"num_envs is {config.algorithm.num_envs}, the checkpoint has {envs}")
+    phases, steps, saved = checkpoint.manifest["phase"], checkpoint.steps, checkpoint.config
+    most = phases * saved.algorithm.batch_size
+    if steps > most or (not saved.algorithm.by_trajectory and steps != most):  # these may end a phase early
+        raise checkpoint.misfit(f"{plural(phases, 'phase')} do not make {plural(steps, 'step')}")
+    sizes = config.network.hidden_sizes if config.network.network is None else ()  # a user's network has none
+    if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > sum(map(math.prod, shapes)):
+        raise checkpoint.misfit(f"hidden_sizes {list(sizes)} are larger than its network")
