@@ -23,7 +23,7 @@ from .training import user_objects
 from .training.build import per_rank_config
 from .training.checkpoint_reader import CONFIG, Checkpoint
 from .training.config import Config
-from .training.own_code import NAMES, imported, is_import_path, needs_import
+from .training.own_code import imported, is_import_path, needs_import
 from .training.policy import spec_from_json
 from .training.run_directory import directory, load_config
 from .training.saving import check_plausible, find_on_all_ranks, restore
@@ -135,8 +135,7 @@ def for_this_machine(config: Config, settings: Settings, env: Any, steps: int = 
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
     changed = config.changed_after(steps, **settings)
-    given = {"wrappers": {"wrappers"}, "functions": {"functions", *NAMES}}
-    return import_own_code(changed, tuple(name for name, keys in given.items() if keys & settings.keys()))
+    return import_own_code(changed, {name.replace("-", "_") for name in settings})
 
 
 def check_arguments(env_kwargs: Settings) -> None:

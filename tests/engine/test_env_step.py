@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ import tightrope as tr
 from tightrope.algorithms.ppo import ppo
 from tightrope.engine import Runtime, draw_noise
 from tightrope.engine.collect import advance
-from tightrope.engine.kernels.env_step import EnvStep, EnvSteps, step_source, tried
+from tightrope.engine.kernels.env_step import EnvStep, EnvSteps, readings, step_source, tried
 from tightrope.envs import ENVS, TensorEnv, make
 from tightrope.envs.classic import CartPole, Pendulum
 from tightrope.envs.methods import random_action
@@ -310,6 +311,26 @@ def test_changed_environments_get_another_kernel(device: torch.device) -> None:
     env.factor = 2.0  # type: ignore[attr-defined]
     assert steps.find(env) is None
     assert not lines
+
+
+def test_changed_contents_and_tensors_of_another_shape_are_noticed() -> None:
+    env = Centered(ROWS)
+    env.limits, env.table, env.wind = [1.0, [2.0]], np.zeros(2), torch.zeros(3)  # type: ignore[attr-defined]
+
+    def unchanged() -> bool:
+        return before == readings(env)
+
+    before = readings(env)
+    env.wind.add_(1)  # type: ignore[attr-defined]
+    assert unchanged(), "tensors are read when the environment steps"
+    env.limits[1][0] = 3.0  # type: ignore[attr-defined]
+    assert not unchanged()
+    before = readings(env)
+    env.table[0] = 1  # type: ignore[attr-defined]
+    assert not unchanged()
+    before = readings(env)
+    env.wind = torch.zeros(4)  # type: ignore[attr-defined]
+    assert not unchanged()
 
 
 def test_tensors_of_the_environment_are_read_when_it_steps(device: torch.device) -> None:

@@ -289,7 +289,7 @@ def test_an_encoder_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_opengl_that_fails_is_a_warning_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "installed_version", lambda name: "4.0.0")
-    monkeypatch.setattr(machine.mujoco, "choose_opengl", lambda: None)
+    monkeypatch.setattr(machine.pictures, "choose_opengl", lambda: None)
     monkeypatch.setattr(machine, "RENDER", "raise ImportError('Unable to load EGL library')")
     result = machine.rendering()
     assert (result.verdict, result.fix.startswith("apt install libegl1")) == ("warning", True)

@@ -15,6 +15,7 @@ from tightrope import functional
 from tightrope.cli import main
 from tightrope.engine import Runtime
 from tightrope.engine.functions import Functions
+from tightrope.saved import for_this_machine
 from tightrope.training.own_code import NAMES, SIGNATURES, complaint
 
 SMALL: dict[str, Any] = dict(
@@ -104,6 +105,21 @@ def test_a_resumed_run_asks_for_it_again(tmp_path: Path) -> None:
     assert tr.load(tmp_path / "run").evaluate(2).mean > 0  # which needs no function of training
     resumed = tr.load(tmp_path / "run", gae=my_gae).learn(quiet=True)
     assert torch.equal(resumed.state.optimizer.flat, whole)
+
+
+def test_a_function_that_only_the_run_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tr.PPO("CartPole-v1", **SMALL, gae=my_gae).learn(until=128, run_dir=tmp_path / "run", quiet=True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "strange.py").write_text(
+        "from pathlib import Path\nPath('imported').touch()\ndef bonus(x): return x.mean()\n"
+    )
+    agent = tr.load(tmp_path / "run", gae=my_gae)
+    named = agent.config.changed(functions=[*map(str, agent.config.run.functions), "entropy_bonus=strange:bonus"])
+    opened = for_this_machine(named, {"gae": my_gae}, None)
+    assert [one.function is None for one in opened.run.functions if one.name == "entropy_bonus"] == [True]
+    assert not (tmp_path / "imported").exists()
+    for_this_machine(named, {"functions": ["entropy_bonus=strange:bonus"]}, None)
+    assert (tmp_path / "imported").exists(), "the user gave it"
 
 
 def test_a_run_can_go_on_with_ours(tmp_path: Path) -> None:

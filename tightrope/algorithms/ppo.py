@@ -1,8 +1,7 @@
 """Proximal policy optimisation (PPO): Schulman et al. 2017, arXiv:1707.06347.
 
-This file has PPO's settings, metrics and phase. A phase is one iteration: collect a rollout, then learn from it. Calls of
-`state.runtime` enter engine/runtime.py. The loop over phases is in algorithms/common.py, acting in engine/collect.py, GAE in
-functional/estimators.py, minibatches in types.py, the loss in functional/losses.py, clipping and Adam in engine/optimize.py.
+A phase is one iteration: collect a rollout, then learn from it. The loop over phases is in algorithms/common.py; calls of
+`state.runtime` enter engine/runtime.py, those of `state.functions` functional/. docs/architecture.md has a table of all files.
 
 Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
 advantages are standardised per minibatch, and the value loss has a factor 1/2. docs/details37.md lists all details.

@@ -1,4 +1,4 @@
-"""Vanilla policy gradient (VPG): REINFORCE with reward-to-go and a baseline (Williams 1992). ppo.py lists related files.
+"""Vanilla policy gradient (VPG): REINFORCE with reward-to-go and a baseline (Williams 1992). See ppo.py for where things are.
 
 With full_reset, the default, every environment starts a new episode in each rollout and only that episode is learned from.
 Episodes cut short by the time limit or the rollout's end are kept; a critic adds the value of what would have followed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, update_wrapper
 
 from torch import Tensor
 
@@ -54,7 +54,9 @@ class Functions:
         """The record with C functions for the sums backward in time, which have the same results."""
         here: Settings = {"gae": gae, "discounted_returns": discounted_returns}
         kept = {name: f for name, f in here.items() if getattr(self, name) is f}
-        return self.with_own({name: partial(f, recursion=recursion_in_c) for name, f in kept.items()})
+        return self.with_own(
+            {name: update_wrapper(partial(f, recursion=recursion_in_c), f) for name, f in kept.items()}
+        )
 
     def with_own(self, own: Mapping[str, Callable[..., object]]) -> Functions:
         """The record with these functions in place of others, by name."""

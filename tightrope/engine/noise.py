@@ -41,7 +41,7 @@ class Noise(NamedTuple):
     start: Tensor  # (N, R) uniform, for a reset of all environments before the rollout
     action: Tensor  # (T, N, ...) for the action distribution's `sample`
     reset: Tensor  # (T, N, R) uniform, for environments whose episode ends
-    shuffle: Tensor  # (epochs, rows) uniform keys; sorting them gives a permutation
+    shuffle: Tensor  # (epochs, rows) uniform keys of the order of rows: sorted, or see kernels/orders.py
 
 
 def stream_seed(seed: int, name: str, phase: int = 0, rank: int = 0) -> int:

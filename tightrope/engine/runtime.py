@@ -1,4 +1,5 @@
-"""The Runtime: the one place that decides how a run is executed. It changes results only by rounding.
+"""The Runtime: the one place that decides how a run is executed. It changes results only by rounding, and where CUDA kernels
+draw the order of minibatches.
 
 A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and the environment:
 
@@ -54,7 +55,9 @@ from .update_in_c import clipped_adam_in_c, standardized_in_c
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
-MIN_CALLS = 3_000  # updates and steps of a run, from which recordings are compiled: that takes about a second, once
+MIN_CALLS = (
+    3_000  # gradient steps and calls of `env.step` from which a run's recordings are compiled, in about a second
+)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -91,8 +94,8 @@ class Runtime:
             prepare_compiler()
 
     def prepare(self, policy: nn.Module, env: Env) -> None:
-        """Let the trunks of the policy compute whole layers in kernels, and the environments a whole step, if the device has
-        them. Decide how minibatches are shuffled."""
+        """Use kernels for the trunks of the policy, the steps of the environments and the order of minibatches, where the
+        device can run them."""
         if self.kernels is None or not has_tensor_cores(self.device):
             return
         if not fuse_trunks(policy, self.compiles):
@@ -104,7 +107,7 @@ class Runtime:
             self.say("accelerate: minibatches are shuffled by sorting, which is slower: kernels fail or differ here")
 
     def describe(self) -> str:
-        """Describe how phases are executed, for the plan."""
+        """Describe how phases are executed, for the plan and for checkpoints: a resumed run looks for COMPILED_C in it."""
         graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
         words = [] if self.unit or self.compiles else ["plain PyTorch"]
         if self.records:
@@ -149,9 +152,8 @@ class Runtime:
         leaves, treespec = pytree.tree_flatten(args)
         key = (function, *(graph_key(x) for x in leaves))
         graph = self.graphs.get(key)
-        if graph is None:
-            self.env_steps.renew()  # now, because it reads tensors on the host
         if graph is None or not graph.is_for(leaves):  # a graph for other objects is replaced
+            self.env_steps.renew()  # now, because it reads tensors on the host
             graph = self.graphs[key] = Graph(function, leaves, treespec)
             result = graph.warm_up()
         else:

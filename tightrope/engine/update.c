@@ -17,6 +17,7 @@ typedef struct {
 /* y_t = x_t + decay_t y_{t+1}, with the bits of torch, whose addcmul rounds once. With `doubles`, by the doubling scheme. */
 void backward_recursion(const float *restrict x, float *decay, float *y, i64 length, i64 width, i64 doubles) {
   const i64 size = length * width;
+  if (!size) return;
   memcpy(y, x, size * sizeof(float));
   if (!doubles) {
     for (i64 i = 0; i < width; i++) y[size - width + i] = fmaf(decay[size - width + i], 0, y[size - width + i]);

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,8 @@ def function(name: str) -> CFuncPtr:
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether the C functions can read this tensor."""
-    return x.dtype is torch.float32 and x.is_contiguous()
+    """Whether the C functions can read this tensor, and no gradient is wanted, which they do not have."""
+    return x.dtype is torch.float32 and x.is_contiguous() and not x.requires_grad
 
 
 def c_recursion(x: Tensor, decay: Tensor) -> Tensor:
@@ -58,7 +59,8 @@ def c_recursion(x: Tensor, decay: Tensor) -> Tensor:
 def recursion_is_exact() -> bool:
     """Whether the C function gives the bits of torch, which depend on the processor."""
     generator = torch.Generator().manual_seed(0)
-    pairs = [torch.randn(2, length, 5, generator=generator) for length in (LONG - 1, 5 * LONG)]
+    shapes = product((LONG - 1, 5 * LONG), (1, 5, 64, NARROW + 9))
+    pairs = [torch.randn(2, *shape, generator=generator) for shape in shapes]
     return all(torch.equal(c_recursion(*pair), backward_recursion(*pair)) for pair in pairs)
 
 

@@ -24,7 +24,7 @@ from .validate import TensorEnvLike, bitwise_equal, check_choices, check_masks
 
 MAX_NUMPY_ROWS = 1024  # with more rows, torch is faster
 PACKAGE = __name__.partition(".")[0] + "."
-TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording is compared
+TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording or a kernel is compared
 
 
 class RecordedStep:
@@ -117,6 +117,18 @@ def class_values(env: object) -> list[object] | None:
         return None
     modules = [vars(sys.modules[x.__module__]) for x in classes]
     return [value for names in (*map(vars, classes), *modules) for value in names.values()]
+
+
+def frozen(x: object) -> object:
+    """A value to compare with a later one: content of containers and arrays, layout of tensors, identity of others."""
+    if isinstance(x, Tensor):
+        return Tensor, x.shape, x.dtype, x.stride(), x.device
+    if isinstance(x, np.ndarray):
+        return np.ndarray, x.shape, x.dtype.str, x.tobytes()
+    if isinstance(x, (list, tuple, dict)):
+        parts = x.items() if isinstance(x, dict) else x
+        return type(x), tuple(map(frozen, parts))
+    return x if isinstance(x, (bool, int, float, str)) else (id(x), x)
 
 
 def verified_step(env: Any, action: Tensor, noise: Tensor, compiled: bool = False) -> RecordedStep | None:

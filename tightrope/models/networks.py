@@ -87,7 +87,8 @@ class NatureCNN(nn.Module):
 class OneHot(nn.Module):
     """Integers (B,) or (B, K) to concatenated one-hot vectors.
 
-    An integer out of range gives NaN, which the guard of training reports; no check reads it on the host."""
+    A number out of range gives NaN, which the guard of training reports; no check reads it on the host. Fractions give
+    zeros."""
 
     n: Tensor
     choices: Tensor

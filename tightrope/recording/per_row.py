@@ -1,6 +1,6 @@
 """A recording as a program on the numbers of one row, for functions that treat all rows of their tensors alike.
 
-Calls are followed number by number, each known by its address. So views, selected columns, stacked columns and sums along a row
+Each number is tracked by its address in memory. So views, selected columns, stacked columns and sums along a row
 need no code of their own. The program of each row is what its results depend on, and must be the same for all rows.
 """
 

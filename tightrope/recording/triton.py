@@ -23,7 +23,11 @@ OF_ALL = {
     "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
     "where": "tl.where({0}, {1}, {2})", "sign": "row_sign({0})",
 }  # fmt: skip
-OF_TRUTH = {"and": "{0} & {1}", "or": "{0} | {1}", "not": "~{0}", "max": "{0} | {1}", "min": "{0} & {1}"}
+OF_TRUTH = {
+    "and": "{0} & {1}", "or": "{0} | {1}", "not": "~{0}", "max": "{0} | {1}", "min": "{0} & {1}", "add": "{0} | {1}",
+    "mul": "{0} & {1}", "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "~{0} & {1}", "le": "~{0} | {1}",
+    "gt": "{0} & ~{1}", "ge": "{0} | ~{1}", "where": "tl.where({0}, {1}, {2})",
+}  # fmt: skip
 OF_WHOLE = {
     "min": "tl.minimum({0}, {1})", "max": "tl.maximum({0}, {1})", "remainder": "row_whole_remainder({0}, {1})",
     "floordiv": "row_whole_quotient({0}, {1})", "fmod": "{0} % {1}",
@@ -41,7 +45,7 @@ OF_SINGLE = OF_FLOATS | {"div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})"
 OF_DOUBLE = OF_FLOATS | {"div": "{0} / {1}", "sqrt": "tl.sqrt({0})"}
 EITHER = {"min": "row_smaller({0}, {1})", "max": "row_larger({0}, {1})"}
 EXPRESSIONS = {
-    "f4": OF_ALL | OF_SINGLE | EITHER, "f8": OF_ALL | OF_DOUBLE | EITHER, "b1": OF_ALL | OF_TRUTH,
+    "f4": OF_ALL | OF_SINGLE | EITHER, "f8": OF_ALL | OF_DOUBLE | EITHER, "b1": OF_TRUTH,
     **dict.fromkeys(("i1", "i2", "i4", "i8", "u1"), OF_ALL | OF_WHOLE),
 }  # fmt: skip
 SMALL_POWERS = ("3", "4", "3.0", "4.0")  # a square is a product already

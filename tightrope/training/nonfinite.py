@@ -130,6 +130,7 @@ def replaying_eagerly(state: State, watcher: Watcher | None, recorded: tuple[Rol
     before = state.env, state.runtime, state.functions
     runtime, device = state.runtime, state.env.device
     state.runtime = Runtime(precision=runtime.precision, device=device, watcher=watcher, on_device=runtime.on_device)
+    state.runtime.has_orders = runtime.has_orders  # the same minibatches as in the phase
     if recorded is not None:
         rollout, last_obs = recorded
         state.env = cast(Env, Replayed(state.env, rollout))

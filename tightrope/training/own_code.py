@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -62,8 +63,8 @@ def in_memory(path: str) -> Any:
     """The object that module:Name refers to if the module is imported already; otherwise None."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    for part in name.split("."):  # without getattr on a module, which may import another
+        found = vars(found).get(part) if isinstance(found, ModuleType) else getattr(found, part, None)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -156,10 +156,19 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
             raise UsageError(f"{wrong}: if you trust it, give --allow-import {module}")
 
 
-def import_own_code(config: Config, names: tuple[str, ...] = ("wrappers", "functions")) -> Config:
-    """`with_own_code` for settings that a user gave."""
-    given = {name: value for name in names if (value := getattr(config.run, name))}
-    return config.changed(**with_own_code(given)) if given else config
+def import_own_code(config: Config, given: Collection[str] = ("wrappers", "functions")) -> Config:
+    """`with_own_code` for the settings that the user gave, by name: `functions` for all, or the name of one, such as gae. What
+    only a saved run names is not imported."""
+    run, added = config.run, dict[str, Any]()
+    if run.wrappers and "wrappers" in given:
+        added["wrappers"] = run.wrappers
+    if wanted := tuple(one for one in run.functions if one.name in given or "functions" in given):
+        added["functions"] = wanted
+    if not added:
+        return config
+    found = with_own_code(added)
+    by_name = {one.name: one for one in (*run.functions, *found.pop("functions", ()))}
+    return config.changed(**found, functions=tuple(by_name.values()))
 
 
 def already_here(path: str) -> Any:

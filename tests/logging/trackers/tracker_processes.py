@@ -28,9 +28,8 @@ class OneVideo(Callback):  # of phase 2, known when phase 4 has begun
         if state.phase == 3:
             self.call("on_video", path, self.steps)
 
-def with_video(*given):
-    call = given[6]
-    return [OneVideo(call), *built_in_callbacks(*given)]
+def with_video(trainer):
+    return [OneVideo(trainer.callbacks.call), *built_in_callbacks(trainer)]
 
 tightrope.training.trainer.built_in_callbacks = with_video
 tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN = 1

@@ -21,21 +21,21 @@ from torch import Tensor
 from ...envs import TensorEnv
 from ...envs.attributes import copy_attributes
 from ...envs.methods import ROWS, random_action
-from ...envs.recorded_step import class_values
+from ...envs.random_streams import GeneratorSnapshot, streams_lock
+from ...envs.recorded_step import TEST_SPREADS, class_values, frozen
 from ...envs.tensor import BASE_ATTRIBUTES, UNSAVED
 from ...errors import raised
 from ...recording import Unrecordable, recorded
 from ...recording.per_row import row_program
 from ...recording.triton import kernel_source
 from ...types import Env, Rollout, Row
+from ..collect import Advance
 from ..graph import fixtures, rebound
 from ..noise import isolated_rng
 from ..recorded import random_like
 
 Kernel = Mapping[tuple[int, ...], Callable[..., object]]
-Advance = Callable[[Env, Tensor, Tensor, Tensor, Tensor, Row], Tensor]
 BLOCK, WARPS = 64, 2  # environments of a program
-TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a kernel is compared
 MAX_TEST_ROWS = 1024  # with many more, rounding would take some number across a threshold
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # differences that count as rounding
 STATE = {"state": "state", "clock": "clock", "running_return": "_running_return"}
@@ -69,13 +69,14 @@ class EnvStep:
         self.env, self.advance, self.read = env, advance, readings(env)
         self.source, self.order = step_source(env, advance)
         self.kernel: Kernel = {}
+        self.kernel_module = ""
 
     def compile(self) -> None:
         """Load the source as a module with a kernel."""
-        name = f"tightrope_step_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
-        spec = importlib.util.spec_from_loader(name, loader := KernelLoader(IMPORTS + self.source))
+        self.kernel_module = f"tightrope_step_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+        spec = importlib.util.spec_from_loader(self.kernel_module, loader := KernelLoader(IMPORTS + self.source))
         assert spec is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        sys.modules[self.kernel_module] = module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         self.kernel = cast(Kernel, module.row_kernel)
 
@@ -93,7 +94,7 @@ class EnvStep:
 
     def is_for(self, env: object) -> bool:
         """Whether this is the step of an environment that has not been changed since."""
-        return env is self.env and same(self.read, readings(env))
+        return env is self.env and self.read == readings(env)
 
     def disagreement(self, spreads: Sequence[float] = TEST_SPREADS) -> str | None:
         """Compare the kernel with the plain step, in states around the present one and at all times of an episode. Return what
@@ -126,6 +127,8 @@ class EnvSteps:
 
     def prepare(self, env: Env) -> None:
         """Make the kernel, or say why there is none. Other engines step their environments themselves."""
+        if self.step is not None:
+            sys.modules.pop(self.step.kernel_module, None)
         if isinstance(env, TensorEnv):
             self.step, self.refusal = tried(env, self.advance)
             if self.refusal is not None:
@@ -155,14 +158,20 @@ def tried(env: TensorEnv, advance: Advance) -> tuple[EnvStep | None, str | None]
         return None, "it overrides step"
     if not env.pure:
         return None, "pure is False, so its methods change something"
-    try:
-        env.try_methods()
-        step = EnvStep(env, advance)
-        step.compile()
-        found = step.disagreement()
-    except Exception as error:  # of a method, of the recording, or of Triton's compiler
-        return None, str(error) if isinstance(error, Unrecordable) else f"it raises {raised(error)}"
-    return (step, None) if found is None else (None, found)
+    if scattered := [name for name, x in attributes_of(env).items() if not x.is_contiguous()]:
+        return None, f"its tensor {scattered[0].removeprefix('own_')} is not contiguous"
+    with streams_lock:
+        generators = GeneratorSnapshot(env)
+        try:
+            env.try_methods()
+            step = EnvStep(env, advance)
+            step.compile()
+            found = step.disagreement()
+        except Exception as error:  # of a method, of the recording, or of Triton's compiler
+            return None, str(error) if isinstance(error, Unrecordable) else f"it raises {raised(error)}"
+        finally:
+            undrawn = generators.restore()
+    return (step, None) if found is None and undrawn else (None, found or "its methods draw random numbers")
 
 
 # the recording ---------------------------------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ def tried(env: TensorEnv, advance: Advance) -> tuple[EnvStep | None, str | None]
 
 def step_source(env: TensorEnv, advance: Advance) -> tuple[str, tuple[str, ...]]:
     """Return the source of the kernel and its tensors, in order. Tensors of the environment that have a row for each
-    environment are cut where it needs that."""
+    environment are cut to the rows of the copy if recording fails otherwise."""
     with isolated_rng(0, torch.device("cpu")):
         try:
             return recorded_source(env, advance, cut=False)
@@ -257,15 +266,9 @@ def flat(x: Tensor) -> Tensor:
 
 
 def readings(env: object) -> list[object]:
-    """What methods can read besides tensors: the attributes of the environment and of its classes."""
-    own = [x for name, x in vars(env).items() if name not in BASE_ATTRIBUTES and not isinstance(x, Tensor)]
-    return own + [x for each in type(env).__mro__[:-1] for x in vars(each).values()]
-
-
-def same(before: list[object], now: list[object]) -> bool:
-    plain = (bool, int, float, str)
-    pairs = zip(before, now, strict=False)
-    return len(before) == len(now) and all(a is b or (isinstance(a, plain) and a == b) for a, b in pairs)
+    """What methods can read besides numbers in tensors: the attributes of the environment and of its classes."""
+    own = [(name, frozen(x)) for name, x in vars(env).items() if name not in BASE_ATTRIBUTES]
+    return [*own, *((name, frozen(x)) for each in type(env).__mro__[:-1] for name, x in vars(each).items())]
 
 
 def step_difference(twin: TensorEnv, plain: Advance, kernel: Advance, generator: torch.Generator) -> str | None:
