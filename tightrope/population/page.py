@@ -131,7 +131,7 @@ def population_header(shown: ShownPopulation, status: str) -> str:
         ("Best score", format_number(shown.best.score if scores else None), f"agent {shown.best.number}" if scores else ""),
         ("Median score", format_number(median(scores) if scores else None), f"of {len(scores)}"),
         ("Agents", f"{ended:,}", f"of {len(states):,} done"),
-        ("Failed", f"{failed:,}", "their errors are in the table"),
+        ("Failed", f"{failed:,}", "their errors are in the table" if failed else ""),
         ("Round", f"{record.round}", f"of {record.rounds}"),
         ("Processor time", html.format_duration(sum(agent.seconds for agent in shown.agents)), "of all agents"),
     ])  # fmt: skip
