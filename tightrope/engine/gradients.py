@@ -202,7 +202,7 @@ class RecordedGradients:
 # on devices ------------------------------------------------------------------------------------------------------------
 
 
-class AnalyticGradients:
+class KernelGradients:
     """Chooses the kernels for the gradient of a loss and a policy, and keeps the last choice.
 
     The gradient must agree with autograd on random numbers. A disagreement means that an equation in `functional` has changed

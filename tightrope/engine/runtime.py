@@ -31,7 +31,7 @@ from ..types import Batch, Env, Rollout
 from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
 from .across_ranks import Scale, moments, standardized, standardized_on_host
-from .gradients import AnalyticGradients, RecordedGradients
+from .gradients import KernelGradients, RecordedGradients
 from .graph import Graph, graph_key
 from .kernels import (
     EnvSteps,
@@ -85,7 +85,7 @@ class Runtime:
         self.compiler_refusal = why_not_compiled() if self.records and compiles_recordings else None
         self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
         self.recorded = RecordedGradients(say, self.compiles_recordings)
-        self.analytic = AnalyticGradients(precision, self.kernels is not None, say)
+        self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
@@ -218,7 +218,7 @@ class Runtime:
             self.watcher(batch, terms)
         if distributed.world().is_distributed:
             terms = over_ranks(terms, batch, optimizer)
-            self.analytic.measure(optimizer)
+            self.by_kernels.measure(optimizer)
         return terms
 
     def _backward(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -228,14 +228,14 @@ class Runtime:
         if self.records:
             return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
         by_hand = not self.uses_numpy and self.precision != "bf16"
-        form = self.analytic.find(loss, policy, batch, optimizer) if by_hand else None
+        form = self.by_kernels.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
             return cast(Terms, plain(loss, policy, batch))
         return cast(Terms, form(cast(PPOLoss, loss), batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
-        if (squares := self.analytic.squares_of(optimizer)) is not None:
+        if (squares := self.by_kernels.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
         if self.uses_numpy:
             adam = clipped_adam_in_c if self.compiles_recordings else clipped_adam_on_host

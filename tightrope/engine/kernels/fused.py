@@ -46,7 +46,7 @@ class FusedGradient:
     @torch.no_grad()
     def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
         from .learn import gradient_kernel
-        from .step import sum_kernel
+        from .optimizer_step import sum_kernel
 
         rows, clip, bonus = len(batch), loss.clip_coef, loss.ent_coef
         stored, bonus_stored = (isinstance(x, Tensor) and x.device == self.flat.device for x in (clip, bonus))
@@ -76,7 +76,7 @@ def clip_and_adam(
 
     `squares` are those of the FusedGradient that wrote the gradient. The flat gradient stays unclipped.
     """
-    from .step import adam_kernel
+    from .optimizer_step import adam_kernel
 
     o, size = optimizer, optimizer.flat.numel()
     norm = torch.empty((), device=o.flat.device)
@@ -92,7 +92,7 @@ def clip_and_adam(
 @torch.no_grad()
 def fused_standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
     """`standardize(x, *moments(x))` in two kernels."""
-    from .step import moments_kernel, standardize_kernel
+    from .optimizer_step import moments_kernel, standardize_kernel
 
     x, out, blocks = x.contiguous(), torch.empty_like(x), -(-x.numel() // STANDARDIZE_BLOCK)
     means, squares = torch.empty(2, blocks, device=x.device)
@@ -121,7 +121,7 @@ class FusedPolicy:
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample an action for each observation (N, ...), with the noise that the distribution's `sample` takes. Returns the
         actions to learn from and those for the environment."""
-        from .play import act_kernel
+        from .act import act_kernel
 
         rows = obs.shape[0]
         action = torch.empty_like(noise, dtype=torch.float32 if self.layout.GAUSSIAN else torch.int64)
@@ -147,7 +147,7 @@ class FusedPolicy:
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
-        from .play import evaluate_kernel
+        from .act import evaluate_kernel
 
         rows = obs.shape[0]
         programs, block, warps = self.launch or launch_for(rows, self.flat.device)

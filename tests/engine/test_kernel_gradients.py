@@ -52,9 +52,9 @@ def changed(monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
 def test_another_loss_is_looked_at_anew(runtime, case, capsys):
     policy, batch, optimizer = case
     runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
-    assert runtime.analytic.form is not None
+    assert runtime.by_kernels.form is not None
     runtime.backward(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
-    assert runtime.analytic.form is None
+    assert runtime.by_kernels.form is None
     assert capsys.readouterr().err == "", "another loss never had kernels"
 
 
@@ -62,7 +62,7 @@ def test_the_comparison_leaves_no_trace_in_policy_and_batch(runtime, case):
     policy, batch, optimizer = case
     before = optimizer.flat.clone(), batch.obs.clone()
     runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
-    assert runtime.analytic.form is not None
+    assert runtime.by_kernels.form is not None
     assert torch.equal(optimizer.flat, before[0])
     assert torch.equal(batch.obs, before[1])
 
@@ -73,8 +73,8 @@ def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, ru
     batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
     for _ in range(2):
         runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
-        runtime.analytic.key = None  # look at it anew
-    assert runtime.analytic.form is None
+        runtime.by_kernels.key = None  # look at it anew
+    assert runtime.by_kernels.form is None
     (line,) = capsys.readouterr().err.splitlines()  # printed once
     assert line.startswith("accelerate: PPOLoss uses autograd instead of kernels, which is slower: ")
     assert "disagree" in line
@@ -88,13 +88,13 @@ def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runti
     changed(monkeypatch, with_another_term)
     policy, batch, optimizer = case
     runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
-    assert runtime.analytic.form is not None
+    assert runtime.by_kernels.form is not None
     runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
-    assert runtime.analytic.form is None
+    assert runtime.by_kernels.form is None
     runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
-    assert runtime.analytic.form is not None
+    assert runtime.by_kernels.form is not None
     runtime.backward(PPOLoss(0.2, 0.5, torch.zeros(()), False), policy, batch, optimizer)
-    assert runtime.analytic.form is None, "a schedule that starts at 0 is compared with a weight"
+    assert runtime.by_kernels.form is None, "a schedule that starts at 0 is compared with a weight"
 
 
 def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, case, capsys):
@@ -107,10 +107,10 @@ def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, 
     changed(monkeypatch, with_another_term)
     policy, batch, optimizer = case
     assert len(runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)) == len(more._fields)
-    assert runtime.analytic.form is None
+    assert runtime.by_kernels.form is None
     assert "the loss returns the terms policy_loss, value_loss" in capsys.readouterr().err
     runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
-    assert runtime.analytic.form is None
+    assert runtime.by_kernels.form is None
     assert capsys.readouterr().err == "", "the reason is printed once"
 
 
@@ -123,6 +123,6 @@ def test_kernels_that_fail_give_way_to_autograd(monkeypatch, runtime, case, caps
     before = optimizer.flat.clone()
     terms = runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert all(term.isfinite() for term in terms)
-    assert runtime.analytic.form is None
+    assert runtime.by_kernels.form is None
     assert torch.equal(optimizer.flat, before)
     assert "which is slower: they fail with RuntimeError" in capsys.readouterr().err
