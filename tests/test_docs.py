@@ -33,20 +33,26 @@ ELSEWHERE = {  # names of other projects
     "NoopResetEnv", "MaxAndSkipEnv", "EpisodicLifeEnv", "FireResetEnv", "WarpFrame", "ClipRewardEnv", "FrameStack",  # Baselines
     "legal_actions", "enable_wind", "camera_name", "intra_op_num_threads", "tcp_retries2", "KillWait",
 }  # fmt: skip
-SETTINGS_OF_TRAIN = ("train", "resume", "sweep", "bench")  # commands that take them besides flags of their own
+SETTINGS_OF_TRAIN = ("train", "resume", "sweep", "bench", "clone")  # commands that take them besides flags of their own
 PLACEHOLDER = r"[A-Z][A-Z_]*|\.\.\.|.*\$.*"
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
 def blocks(page: Path, language: str = r"\w*") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    every = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for there, code in every if re.fullmatch(language, there)]
 
 
 def spans(page: Path) -> list[str]:
     """Inline code."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", prose)
+
+
+def test_a_block_after_a_block_of_another_language_is_found(tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text("```python\nx\n```\n\n```bash\ny\n```\n\n```\nz\n```\n")
+    assert (blocks(page, "python"), blocks(page, "(?:bash)?")) == (["x\n"], ["y\n", "z\n"])
 
 
 # files and links ------------------------------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ def test_the_tree_of_packages_is_that_on_the_disk() -> None:
 # commands -------------------------------------------------------------------------------------------------------------
 
 
-HELP_ROW = r"^  (--[a-z][a-z-]*)(?:, --no-[a-z-]+)?( (?:\{.*?\}|[A-Z][A-Z|=]*)(?: \.\.\.)?)?"
+HELP_ROW = r"^  (--[a-z][a-z-]*)(?:, --no-[a-z-]+)?( (?:\{.*?\}|[A-Z][A-Z|=:]*)(?: \.\.\.)?)?"
 
 
 @cache
@@ -124,7 +130,8 @@ def commands_in(text: str) -> Iterator[tuple[str, list[str]]]:
     """(command, its words) of every call of tightrope in a piece of code."""
     text = text.replace("\\\n", " ")
     for command, rest in re.findall(r"(?:^|(?<=[\s\"(]))(?<!import )tightrope ([a-z]+)\b([^\n]*)", text, re.MULTILINE):
-        rest = re.split(r"\s[|>;&]|[\"`]|\s#", rest)[0]
+        inside_quotes = rest.count('"') % 2
+        rest = re.split(r"\s[|>;&]|`|\s#" + '|"' * inside_quotes, rest)[0]
         yield command, shlex.split(rest, comments=True)
 
 
