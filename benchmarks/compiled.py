@@ -62,6 +62,16 @@ WORKLOADS: dict[str, tuple[str, Callable[[], Any]]] = {
             "Acrobot-v1", seed=1, num_envs=64, num_steps=64, num_minibatches=4, hidden_sizes=(64, 64), device="cpu"
         ),
     ),
+    "wide": (
+        "Pendulum, minibatches of 1,024 rows, 2 x 256",
+        lambda: tr.PPO(
+            "Pendulum-v1", seed=1, num_envs=64, num_steps=64, num_minibatches=4, hidden_sizes=(256, 256), device="cpu"
+        ),
+    ),
+    "large": (
+        "CartPole, minibatches of 65,536 rows, 2 x 64",
+        classic(tr.PPO, num_envs=8192, num_steps=32, num_minibatches=4, hidden_sizes=(64, 64), total_timesteps=2**26),
+    ),
     "module": (
         "CartPole, a module of three layers, 4 x 128",
         classic(tr.PPO, **{k: v for k, v in workloads.CARTPOLE.items() if k != "hidden_sizes"}, network=ThreeLayers),

@@ -17,7 +17,7 @@ from test_recording import KNOWN, UNKNOWN, numbers, replayed
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tightrope.recording import NotCompiled, RecordedFunction, why_not_compiled
+from tightrope.recording import NotCompiled, RecordedFunction, Unrecordable, why_not_compiled
 from tightrope.recording.call import call_of
 from tightrope.recording.compiler import (
     FLAGS,
@@ -97,6 +97,25 @@ def test_products_of_every_size_and_layout(name: str) -> None:
         wanted = [y for x in function(*values) for y in (x if isinstance(x, tuple) else (x,))]
         for mine, theirs in zip(found(*[x.numpy() for x in values]), wanted, strict=True):
             torch.testing.assert_close(torch.from_numpy(mine), theirs, rtol=2e-5, atol=5e-5, equal_nan=True)
+
+
+@pytest.mark.usefixtures("c_compiler")
+def test_large_products_and_results_are_compiled() -> None:
+    """NumPy calls would be no faster than torch's there; compiled loops and products are."""
+
+    def function(x: Tensor) -> Tensor:
+        return ((x @ x.T + 1) * 2).abs() - 3
+
+    x = torch.rand(4500, 8)  # the five results take 400 MB
+    with pytest.raises(Unrecordable, match="too large"):
+        RecordedFunction(function, [x])
+    recording = RecordedFunction(function, [x], compiled=True)
+    assert recording.function is not None
+    torch.testing.assert_close(torch.from_numpy(recording(x.numpy())[0]), function(x))
+    square = torch.rand(300, 300)  # a product above the size from which NumPy calls leave it to torch
+    recording = RecordedFunction(lambda x: x @ x, [square], compiled=True)
+    assert recording.function is not None
+    torch.testing.assert_close(torch.from_numpy(recording(square.numpy())[0]), square @ square)
 
 
 @pytest.mark.usefixtures("c_compiler")

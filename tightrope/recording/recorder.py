@@ -62,7 +62,8 @@ CONSTANT = {  # results do not depend on the values of the tensor argument
     aten.new_empty,
 }  # fmt: skip
 CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
-MAX_BYTES = 1 << 28  # total size of results: beyond it, call overhead does not matter
+MAX_BYTES = 1 << 28  # total size of results: beyond it, NumPy calls are no faster than torch's
+MAX_COMPILED_BYTES = 1 << 32  # the same for compiled C, which is faster at any size: a limit on memory
 LARGE = 1 << 20  # bytes: larger results of operations without a NumPy equivalent are not copied
 
 
@@ -181,7 +182,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> bool:
         """Add the calls that repeat an operation. Return False if it must first become simpler ones."""
         self.size += sum(x.untyped_storage().nbytes() for x in tensors(result))
-        if self.size > MAX_BYTES:
+        if self.size > (MAX_COMPILED_BYTES if self.context.compiled else MAX_BYTES):
             raise Unrecordable("its results are too large")
         calls = None
         if isinstance(result, Tensor):

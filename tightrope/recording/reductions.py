@@ -13,7 +13,6 @@ from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
 
 MANY = 1 << 16  # entries, from which torch computes the sum
 SMALL = 64**3  # multiplications, up to which OpenBLAS uses one thread
-COMPILED = 256**3  # multiplications, up to which a product is C code
 SHORTEST, MAX_BLOCKS = 32, 8  # rows of a block, blocks: within these limits a product in blocks is faster than torch's
 REDUCTIONS = Entries()
 
@@ -26,7 +25,7 @@ def product_calls(context: Context, left: Tensor, right: Tensor, result: Tensor)
     if not b.flags.c_contiguous and (context.is_steady(right) or rows >= SHORTEST) and inner > 1 and width > 1:
         b = contiguous(context, right, before)  # the faster product makes up for the copy
     work = rows * inner * width
-    if work <= (COMPILED if context.compiled and torch.get_num_threads() == 1 else SMALL):
+    if work <= SMALL or (context.compiled and torch.get_num_threads() == 1):
         return [*before, call_of(np.dot, a, b, out)]
     count = -(-work // SMALL)
     if count <= MAX_BLOCKS and cuts(rows, count) and a.flags.c_contiguous:
