@@ -67,7 +67,12 @@ class RecurrentActorCritic(ActorCritic):
         """(actions to learn from, rows for the environment): the action that it takes, and the next state of the memories."""
         distribution, _, state = self.step(obs)
         action = distribution.mode() if noise is None else distribution.sample(noise)
-        return action, torch.cat([self.head.to_env(action).reshape(len(obs), -1).float(), state], 1)
+        return action, self._to_env(action, state)
+
+    def act_and_evaluate(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        distribution, value, state = self.step(obs)
+        action = distribution.sample(noise)
+        return action, self._to_env(action, state), distribution.log_prob(action), value
 
     def step(self, obs: Tensor) -> tuple[Distribution, Tensor, Tensor]:
         """(distribution of actions, value, next state of the memories) for single rows (B, row)."""
@@ -86,6 +91,9 @@ class RecurrentActorCritic(ActorCritic):
         obs, first, state = self.memory_rows.split(rows)
         flat = super().valid_rows(obs.reshape(-1, obs.shape[-1])).view_as(obs)
         return torch.cat([flat, (first > 1).to(rows.dtype).unsqueeze(-1), state], -1)
+
+    def _to_env(self, action: Tensor, state: Tensor) -> Tensor:
+        return torch.cat([self.head.to_env(action).reshape(len(action), -1).float(), state], 1)
 
     def _recall(self, rows: Tensor) -> Recalled:
         valid = None
