@@ -274,9 +274,18 @@ class MemoryRows:
         return self.join(obs, obs.new_ones(len(obs)), torch.zeros(len(obs), self.state_size, device=obs.device))
 
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The numbers of observations, flags and states of rows (..., row)."""
-        obs, first, state = rows.split_with_sizes([self.width, 1, self.state_size], -1)
+        """The numbers of observations, flags and states of rows (..., row), or parts of states in sequences."""
+        obs, first, state = rows.split_with_sizes([self.width, 1, rows.shape[-1] - self.width - 1], -1)
         return obs, first.squeeze(-1), state
+
+    def split_sequences(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Of sequences (n, T, ...), see sequences.py: the numbers of observations, flags, the first states (n, state_size), and
+        where a step is valid, if that is given."""
+        share = -(-self.state_size // rows.shape[1])  # of the state in each row
+        valid = rows[..., -1] if rows.shape[-1] > self.width + 1 + share else None
+        rows = rows[..., : self.width + 1 + share]
+        obs, first, parts = self.split(rows)
+        return obs, first, parts.flatten(1)[:, : self.state_size], valid
 
     def split_action(self, rows: Tensor, action: Spec) -> tuple[Tensor, Tensor]:
         """The actions for an environment, and the states, in rows that a policy with memory returns."""

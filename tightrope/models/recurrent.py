@@ -3,7 +3,7 @@ with no code of their own.
 
 A row is (observation, first, state): the observation's numbers with its action mask if there is one, 1 where an episode starts,
 and the state of the memories before this observation. So a single row can be evaluated as it is, with the right state. Only
-learning looks at sequences of rows: it takes the state of the first row and computes the later ones.
+learning looks at sequences of rows (sequences.py): they have the state of their first row, and it computes the later ones.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Recalled(NamedTuple):
 class RecurrentActorCritic(ActorCritic):
     """An ActorCritic with memory. Actor and critic have a memory each, unless they share their trunk.
 
-    It takes single rows (B, row), or sequences (n, T, row) for which it returns n T results, one sequence after the other. Rows
-    of sequences may have one more column, 1 where a step is valid: results are those of the valid steps.
+    It takes single rows (B, row), or sequences (n, T, ...) for which it returns n T results, one sequence after the other.
+    Sequences may have one more column, 1 where a step is valid: results are those of the valid steps.
     """
 
     memory_rows: MemoryRows
@@ -96,17 +96,15 @@ class RecurrentActorCritic(ActorCritic):
         return torch.cat([self.head.to_env(action).reshape(len(action), -1).float(), state], 1)
 
     def _recall(self, rows: Tensor) -> Recalled:
-        valid = None
-        if (
-            rows.shape[-1] > self.memory_rows.spec.shape[0]
-        ):  # of sequences with steps in which a simulator only reset itself
-            rows, valid = rows[..., :-1], rows[..., -1].flatten().nonzero().squeeze(1)
-        numbers, first, state = self.memory_rows.split(rows)
+        if rows.dim() == 2:
+            numbers, _, state = self.memory_rows.split(rows)
+            obs, mask = self._prepare(self.memory_rows.observed(numbers))
+            return Recalled(obs, mask, None, None, [*state.split_with_sizes(self.state_sizes, 1)])
+        numbers, first, state, steps = self.memory_rows.split_sequences(rows)
+        valid = None if steps is None else steps.flatten().nonzero().squeeze(1)
         obs, mask = self._prepare(self.memory_rows.observed(numbers.reshape(-1, numbers.shape[-1])))
-        if rows.dim() == 3:
-            mask = mask if mask is None or valid is None else mask[valid]
-            return Recalled(obs, mask, first, valid, [*state[:, 0].split_with_sizes(self.state_sizes, -1)])
-        return Recalled(obs, mask, None, None, [*state.split_with_sizes(self.state_sizes, -1)])
+        mask = mask if mask is None or valid is None else mask[valid]
+        return Recalled(obs, mask, first, valid, [*state.split_with_sizes(self.state_sizes, 1)])
 
     def _features(self, trunk: RecurrentTrunk, seen: Recalled, which: int) -> Tensor:
         if seen.first is None:
