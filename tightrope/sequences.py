@@ -11,18 +11,25 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .types import Batch, Env, Rollout, Trajectories
 
 
 def sequences_of_rows(rows: Tensor, state_size: int) -> Tensor:
-    """Rows (N, T, row) of a policy with memory as sequences to learn from, (N, T, ...): in place of its own state, each row has
-    a part of the first row's, with zeros at the end of the last part if need be."""
-    count, length, width = rows.shape
-    share = -(-state_size // length)
-    first = nn.functional.pad(rows[:, 0, width - state_size :], (0, share * length - state_size))
-    return torch.cat([rows[..., : width - state_size], first.view(count, length, share)], -1)
+    """Rows (N, T, row) of a policy with memory as sequences to learn from, (N, T, ...)."""
+    numbers = rows.shape[2] - state_size
+    return with_first_state(rows[..., :numbers], rows[:, 0, numbers:])
+
+
+def with_first_state(rows: Tensor, state: Tensor) -> Tensor:
+    """Sequences of rows (N, T, ...) without states, with the states (N, S) before their first row: each row gets a part of the
+    state, and zeros are at the end of the last part if need be."""
+    (count, length, _), size = rows.shape, state.shape[1]
+    share = -(-size // length)
+    if missing := share * length - size:
+        state = torch.cat([state, state.new_zeros(count, missing)], 1)
+    return torch.cat([rows, state.view(count, length, share)], -1)
 
 
 @dataclass

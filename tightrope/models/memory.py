@@ -34,6 +34,7 @@ class Memory(nn.Module):
 
     state_size: int
     out_features: int
+    scans = False  # whether `unroll` computes all steps at once
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features (B, out_features) and the next state (B, state_size) for one step."""
@@ -127,6 +128,8 @@ class MinGRU(Memory):
     """Minimal GRU (Feng et al. 2024, arXiv:2410.01201): h' = (1 - z) h + z n, where z and n depend on the input alone.
 
     So a whole sequence is one scan of logarithmic depth. A tanh layer over state and input follows, since h is linear in n."""
+
+    scans = True
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()

@@ -30,6 +30,18 @@ class Recalled(NamedTuple):
     states: list[Tensor]  # before the first row of each sequence: of the actor and, where it has its own, of the critic
 
 
+def after_steps(trunk: RecurrentTrunk, seen: Recalled, which: int) -> tuple[Tensor, Tensor]:
+    """The features of rows, and the next state of one memory, for sequences the state after their last row."""
+    state = seen.states[which]
+    if seen.first is None:
+        return trunk.step(seen.obs, state)
+    features, kept = [], (1 - seen.first).unsqueeze(2).unbind(1)
+    for t, x in enumerate(trunk.trunk(seen.obs).unflatten(0, seen.first.shape).unbind(1)):
+        out, state = trunk.memory.step(x, state * kept[t])
+        features.append(out)
+    return torch.stack(features, 1).flatten(0, 1), state
+
+
 class RecurrentActorCritic(ActorCritic):
     """An ActorCritic with memory. Actor and critic have a memory each, unless they share their trunk.
 
@@ -75,12 +87,13 @@ class RecurrentActorCritic(ActorCritic):
         return action, self._to_env(action, state), distribution.log_prob(action), value
 
     def step(self, obs: Tensor) -> tuple[Distribution, Tensor, Tensor]:
-        """(distribution of actions, value, next state of the memories) for single rows (B, row)."""
+        """(distribution of actions, value, next state of the memories) for single rows (B, row), or for sequences, which are
+        computed step by step, with the state after their last row."""
         seen = self._recall(obs)
-        features, state = self.actor.step(seen.obs, seen.states[0])
+        features, state = after_steps(self.actor, seen, 0)
         distribution, states = self.head(features, seen.mask), [state]
         if self.critic is not None and len(self.state_sizes) > 1:  # an exporter gives shared modules two identities
-            features, state = self.critic.step(seen.obs, seen.states[1])
+            features, state = after_steps(self.critic, seen, 1)
             states.append(state)
         return distribution, self._value(features), torch.cat(states, 1)
 
