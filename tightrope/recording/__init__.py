@@ -61,11 +61,12 @@ class RecordedFunction:
             read_later = {owned(x).start for each in after for x in each.operands}
             before, after = sums_in_products(before, kept | read_later), sums_in_products(after, kept)
         pinned = [*results, *self.writes, *given, *(x for each in before for x in each.operands)]
-        after = MemoryPlan(Copies(after, pinned).result(), pinned).result()
+        plan = MemoryPlan(Copies(after, pinned).result(), pinned)
+        after = plan.result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}
         self.calls, self.prepared = after, before
         if compiled:
-            self.machine = Machine([before, after], self.exact)
+            self.machine = Machine([before, after], [None, plan.last_uses()], self.exact)
             self._prepare, self.run = self.machine.runs
         else:
             self._prepare, self.run = runner(before), runner(after)

@@ -193,9 +193,18 @@ class MemoryPlan:
         self.buffers: dict[int, Buffer] = {}
 
     def result(self) -> list[Call]:
-        """Return the calls with memory reused."""
+        """Return the calls with memory reused, one for each call that was given."""
         self.compact()
         return [self.moved(each, touched) for each, touched in zip(self.calls, self.accesses, strict=True)]
+
+    def last_uses(self) -> list[int]:
+        """Return for each call the place of the last call that uses what it writes, or the number of calls if something outside
+        may use it."""
+        count = len(self.calls)
+        return [
+            max(count if a.block in self.fixed else self.last[a.block] for a in touched if a.written)
+            for touched in self.accesses
+        ]
 
     def moved(self, each: Call, touched: list[Access]) -> Call:
         places = {
