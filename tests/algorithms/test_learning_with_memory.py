@@ -258,9 +258,12 @@ def test_minibatches_are_whole_sequences() -> None:
     for epoch in range(3):
         seen = []
         for minibatch in batch.minibatches(2, order[epoch : epoch + 1]):
-            assert minibatch.obs.shape == (2, T, state.obs.shape[1])
+            assert minibatch.obs.shape == (
+                2,
+                T,
+                2 + 1 + 2,
+            )  # numbers, flag, and a part of the first state of 16 numbers
             assert minibatch.log_prob.shape == (2 * T,)
-            rows = minibatch.obs.flatten(0, 1)
-            seen += [int((state.rollout.obs[0] == row).all(1).nonzero()) for row in rows[::T]]
+            seen += [int((state.rollout.obs[0, :, :2] == row).all(1).nonzero()) for row in minibatch.obs[:, 0, :2]]
             torch.testing.assert_close(minibatch.advantage[:T], state.rollout.reward[:, seen[-2]])
         assert sorted(seen) == [*range(N)]

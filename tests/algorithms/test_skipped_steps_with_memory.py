@@ -16,7 +16,7 @@ import tightrope as tr
 from tightrope.algorithms import ppo
 from tightrope.algorithms.common import noise_of_phase
 from tightrope.functional import PPOLoss
-from tightrope.sequences import SkippingSequences
+from tightrope.sequences import SkippingSequences, sequences_of_rows
 
 N, T = 4, 14
 
@@ -101,7 +101,7 @@ def test_the_gradient_is_that_of_sequences_without_the_steps_that_only_reset(mem
         rows = [rollout.obs[valid[:, i], i].unsqueeze(0) for i in envs]
 
         def unrolled(obs: Tensor, rows: list[Tensor] = rows) -> Any:
-            parts = [policy(x) for x in rows]
+            parts = [policy(sequences_of_rows(x, policy.memory_rows.state_size)) for x in rows]
             return Joined([d for d, _ in parts], [len(v) for _, v in parts]), torch.cat([v for _, v in parts])
 
         total, expected = loss(unrolled, minibatch)

@@ -12,6 +12,7 @@ from tightrope.engine import Noise, Runtime, draw_noise
 from tightrope.envs import CartPole, Pendulum
 from tightrope.envs.adapters.groups import Grouped
 from tightrope.envs.adapters.gym import from_object
+from tightrope.envs.with_memory import with_memory
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Env, Rollout, Step
 
@@ -49,9 +50,10 @@ def counters(sizes: list[int]) -> Any:
     return Grouped(members) if len(members) > 1 else members[0]
 
 
-def policy_for(env: Env, share: bool = False) -> ActorCritic:
+def policy_for(env: Env, share: bool = False, memory: str | None = None) -> ActorCritic:
     torch.manual_seed(0)
-    return actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,), share_trunk=share))
+    config = NetworkConfig(hidden_sizes=(16,), share_trunk=share, memory=memory, memory_size=8)
+    return actor_critic(env.observation, env.action, config)
 
 
 def noise_for(env: Env, policy: ActorCritic, steps: int = STEPS, phase: int = 0) -> Noise:
@@ -59,14 +61,17 @@ def noise_for(env: Env, policy: ActorCritic, steps: int = STEPS, phase: int = 0)
 
 
 def collected(
-    env: Env, steps: int = STEPS, phases: int = 2, share: bool = False
-) -> tuple[Rollout, Tensor, ActorCritic]:
-    policy, rollout = policy_for(env, share), Rollout.allocate(steps, env)
+    env: Env, steps: int = STEPS, phases: int = 2, share: bool = False, memory: str | None = None,
+    runtime: Runtime | None = None,
+) -> tuple[Rollout, Tensor, ActorCritic]:  # fmt: skip
+    policy = policy_for(env, share, memory)
+    env, runtime = with_memory(env, policy.memory_rows), runtime or Runtime()
+    rollout = Rollout.allocate(steps, env)
     rollout.log_prob.fill_(torch.nan)  # all of it must be written
     rollout.value.fill_(torch.nan)
     obs = env.reset(seed=5)
     for phase in range(phases):
-        obs, taken = Runtime().collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
+        obs, taken = runtime.collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
         assert taken == steps
     return rollout, obs, policy
 
@@ -91,12 +96,19 @@ def test_every_row_is_one_uninterrupted_story(sizes: list[int]) -> None:
     assert torch.equal(shown[1:, :, 1], shown[:-1, :, 1] + done), "no episode is lost"
 
 
+RUNTIMES = {"plain": Runtime(on_device=True), "recorded": Runtime(), "compiled": Runtime(compiles_recordings=True)}
+
+
+@pytest.mark.parametrize("memory", [None, "lstm"])
 @pytest.mark.parametrize("share", [False, True], ids=["two trunks", "one trunk"])
 @pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
-def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(sizes: list[int], share: bool) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(
+    runtime: str, sizes: list[int], share: bool, memory: str | None
+) -> None:
     """Each action is that of this policy, on the observation of this row at this time, with the noise of this row."""
     env = counters(sizes)
-    rollout, _, policy = collected(env, share=share)
+    rollout, _, policy = collected(env, share=share, memory=memory, runtime=RUNTIMES[runtime])
     noise = noise_for(env, policy, phase=1)
     with torch.no_grad():
         distribution, value = policy(rollout.obs.flatten(0, 1))

@@ -125,11 +125,13 @@ def test_a_method_that_was_replaced_between_rollouts_counts(memory: str | None) 
         Paid.reward = lambda self, state, action, next_state: torch.full_like(state[:, 0], 5.0)  # type: ignore[method-assign]
 
 
-def test_a_method_of_one_environment_may_read_what_changes() -> None:
+@pytest.mark.parametrize("memory", [None, "gru"])
+def test_a_method_of_one_environment_may_read_what_changes(memory: str | None) -> None:
     paid = [2.0]
     env: Any = tr.envs.CartPole(3)
     env.reward = lambda state, action, next_state: torch.full_like(state[:, 0], paid[0])
-    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,)))
+    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(8,), memory=memory))
+    env = with_memory(env, policy.memory_rows)
     rollout, obs = Rollout.allocate(8, env), env.reset(seed=1)
     for wanted in (2.0, 5.0):
         paid[0] = wanted

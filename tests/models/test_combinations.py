@@ -18,7 +18,7 @@ from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.models.action_mask import options
-from tightrope.sequences import Sequences, SequenceTrajectories
+from tightrope.sequences import Sequences, SequenceTrajectories, sequences_of_rows
 from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec, Trajectories
 
 CHOICE, SEVERAL, TORQUE = Discrete(3), MultiDiscrete((2, 3)), Box((2,), -1.0, 1.0)
@@ -62,7 +62,7 @@ def a_batch(policy: ActorCritic, action: Spec, masked: bool, trajectories: bool)
     if policy.memory_rows is not None:
         state = torch.randn(N * T, policy.memory_rows.state_size, generator=generator)
         obs = policy.memory_rows.join(obs, FIRST.flatten(), state * (1 - FIRST.flatten())[:, None])
-    seen = obs if policy.memory_rows is None else obs.view(N, T, -1)
+    seen = obs if policy.memory_rows is None else sequences_of_rows(obs.view(N, T, -1), policy.memory_rows.state_size)
     with torch.no_grad():
         distribution, value = policy(seen)
         taken = distribution.sample(policy.head.noise((N * T,), generator))
@@ -91,7 +91,7 @@ class ByHand:
         else:
             width, features = self.memory_rows.width, []
             for sequence in rows:
-                state = sequence[0, width + 1 :]
+                state = sequence[:, width + 1 :].flatten()[: self.memory_rows.state_size]
                 for row in sequence:
                     state = torch.zeros_like(state) if row[width] == 1 else state
                     found, state = self.networks(row[None, :width], state[None])

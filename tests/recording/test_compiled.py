@@ -28,8 +28,8 @@ from tightrope.recording.compiler import (
     compiler_command,
     stored,
 )
-from tightrope.recording.emitted import emitted, source, sums_in_products
-from tightrope.recording.memory import owned
+from tightrope.recording.emitted import CFunction, Machine, emitted, source, sums_in_products
+from tightrope.recording.memory import MemoryPlan, owned
 from tightrope.recording.reductions import product_and_sum
 
 TEXT = "int f(int x) {{ return x + {}; }}\n"
@@ -211,6 +211,32 @@ def test_one_loop_computes_what_follows_each_other() -> None:
     loops: dict[str, str] = {}
     (function,) = [part for part in emitted(recording.calls, loops) if not isinstance(part, tuple)]
     assert 1 < source([function], loops).count("INDEPENDENT for") < len(recording.calls)
+
+
+@pytest.mark.usefixtures("c_compiler")
+def test_what_only_its_own_loop_reads_is_not_stored() -> None:
+    x, y, out = (numbers(40, seed=seed).numpy() for seed in range(3))
+    middle, kept, total = numbers(40).numpy(), numbers(40).numpy(), np.zeros(1, np.float32)
+    calls = [
+        call_of(np.tanh, x, middle),
+        call_of(np.multiply, middle, y, kept),
+        call_of(np.add, kept, middle, out),
+        call_of(np.dot, kept.reshape(1, -1), y, total),
+    ]
+    plan = MemoryPlan(calls, [x, y, out, total])
+    calls, last_uses = plan.result(), plan.last_uses()
+    assert last_uses == [2, 3, 4, 4]
+    loops: dict[str, str] = {}
+    machine = Machine([calls], [last_uses], exact=False)
+    (function,) = emitted(calls, loops, last_uses)
+    assert [text.count("] = y") for text in loops] == [2]  # of three results in the loop
+    middle = calls[0].args[1]
+    middle[:] = 7
+    machine.runs[0]()
+    assert (middle == 7).all()
+    np.testing.assert_allclose(out, np.tanh(x) * y + np.tanh(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(total, [(np.tanh(x) * y) @ y], rtol=1e-4)
+    assert isinstance(function, CFunction)
 
 
 @pytest.mark.usefixtures("c_compiler")

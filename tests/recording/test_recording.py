@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tightrope.recording import RecordedFunction, Recordings, Unrecordable
+from tightrope.recording.call import call_of
+from tightrope.recording.memory import Copies, owned
 
 Function = Callable[..., Any]
 
@@ -185,6 +187,55 @@ def test_memory_is_used_again() -> None:
 
     recording = replayed(function, (6, 3))
     assert len({x.ctypes.data for call in recording.calls for x in call.operands if x.ndim}) <= 3
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_are_written_where_they_are_stacked_and_joined(compiled: bool) -> None:
+    """Each step of a recurrence is written to its place among all, and its gradient to its place in that of the inputs."""
+    weight = numbers(6, 6, seed=4).requires_grad_()
+
+    def function(x: Tensor, state: Tensor) -> list[Tensor]:
+        x, found = x.detach().requires_grad_(), []
+        for step in x.unbind(1):
+            left, right = torch.tanh(step + (0.9 * state) @ weight).chunk(2, 1)
+            state = torch.cat([left * right, left - right], 1)
+            found.append(state)
+        steps = torch.stack(found, 1)
+        return [steps.detach(), *torch.autograd.grad(steps.square().sum(), [x, weight])]
+
+    inputs = numbers(5, 4, 6, seed=1), numbers(5, 6, seed=2)
+    recording = RecordedFunction(function, inputs, compiled=compiled)
+    copied = [each for each in recording.calls if each.function is np.copyto]
+    assert not [each for each in copied if each.args[0].ndim == 2]  # of a step
+    other = numbers(5, 4, 6, seed=8), numbers(5, 6, seed=9)
+    for mine, theirs in zip(recording(*(x.numpy() for x in other)), function(*other), strict=True):
+        torch.testing.assert_close(torch.from_numpy(mine.copy()), theirs, rtol=1e-4, atol=1e-4)
+
+
+def float_array(*shape: int) -> Any:
+    return numbers(*shape).numpy()
+
+
+def test_a_copy_stays_where_its_target_or_its_source_is_needed_otherwise() -> None:
+    x, y, part, whole = float_array(4, 6), float_array(4, 6), float_array(4, 3), float_array(4, 6)
+    left, copy_of_part = whole[:, :3], call_of(np.copyto, whole[:, :3], part, "unsafe", written=0)
+    made, used = call_of(np.negative, y[:, :3], part), call_of(np.negative, whole, y)
+    for calls, pinned, kept in [
+        ([made, copy_of_part, used], [y], 2),
+        ([made, copy_of_part, used], [y, part], 3),  # the result of another call
+        ([made, used, copy_of_part], [y, whole], 3),  # the target is read before
+        ([made, copy_of_part, call_of(np.negative, part, x[:, :3])], [x, whole], 3),  # the source is used later
+        ([copy_of_part, used], [y], 2),  # the source was there before
+        ([call_of(np.negative, left, part), copy_of_part], [whole], 2),  # it is made from what it is copied to
+        ([call_of(np.dot, y, x.T[:, :3], part), copy_of_part], [whole], 2),  # products fill contiguous memory only
+    ]:
+        assert len(Copies(calls, pinned).result()) == kept
+    other = whole[:, 3:]  # lies between the rows of the target, and shares nothing with it
+    assert len(Copies([made, call_of(np.negative, y[:, 3:], other), copy_of_part], [whole]).result()) == 2
+    transposed = call_of(np.copyto, float_array(3, 4).T, part, "unsafe", written=0)
+    (turned,) = Copies([made, transposed], [transposed.args[0]]).result()
+    assert turned.args[-1].strides == transposed.args[0].strides
+    assert owned(turned.args[-1]) == owned(transposed.args[0])
 
 
 def test_copies_of_recordings_begin_empty() -> None:

@@ -58,10 +58,13 @@ def array_stepper(env: Any) -> ArrayStepper | None:
 
 def act_on_arrays(choose: Choose, rollout: Rollout, noise: Noise) -> Callable[[int], Array]:
     """Return a function of the step that writes an action to the rollout, and returns it for the environment."""
-    shown, action, draws = rollout.obs.numpy(), rollout.action.numpy(), noise.action.numpy()
+    shown, draws = rollout.obs.numpy(), noise.action.numpy()
+    written = [x.numpy() for x in (rollout.action, rollout.log_prob, rollout.value)]
 
     def act(t: int) -> Array:
-        action[t], given = choose(shown[t], draws[t])
+        action, given, *evaluation = choose(shown[t], draws[t])
+        for place, x in zip(written, (action, *evaluation), strict=False):
+            place[t] = x
         return given
 
     return act

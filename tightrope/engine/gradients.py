@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..models import ActorCritic
+from ..models.recurrent import RecurrentActorCritic
 from ..recording import NotCompiled, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..sequences import Sequences, SkippingSequences
@@ -32,10 +33,12 @@ from .recorded import (
     agree,
     attempted,
     cache_key,
+    columns_of,
     random_batch,
     shapes_of,
     trial_parameters,
 )
+from .segments import STEPS, SegmentGradient, in_segments_faster, of_length
 from .update_in_c import GradientInC
 
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
@@ -137,10 +140,6 @@ def resized(batch: Any, rows: int) -> Any:
     return type(batch)(*(x[:1].expand(rows, *x.shape[1:]) for x in columns_of(batch)))
 
 
-def columns_of(batch: Batch) -> list[Tensor]:
-    return [getattr(batch, name) for name in type(batch).__match_args__]
-
-
 class RecordedGradients:
     """Keeps the recordings of a run's losses. If a loss cannot be recorded, `say` prints the reason, once."""
 
@@ -166,7 +165,13 @@ class RecordedGradients:
             self.kept.renew((cache_key(self.inputs.recordable), key))
             self.unchanged = None
         given, loss, columns, found = loss, self.inputs.recordable, columns_of(batch), None
-        if isinstance(batch, Trajectories) and not isinstance(batch, Sequences) and len(batch):
+        if (
+            isinstance(batch, Sequences)
+            and isinstance(policy, RecurrentActorCritic)
+            and in_segments_faster(batch, policy, self.compiled)
+        ):
+            found = self.find(SegmentGradient, gradient, loss, policy, of_length(STEPS, batch, policy), grad)
+        elif isinstance(batch, Trajectories) and not isinstance(batch, Sequences) and len(batch):
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
             found = self.find(BlockGradient, gradient, loss, policy, like, grad)
         if found is None:

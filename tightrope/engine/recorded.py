@@ -125,6 +125,10 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(part, name) for part in module.modules() for name in names)
 
 
+def columns_of(batch: Batch) -> list[Tensor]:
+    return [getattr(batch, name) for name in type(batch).__match_args__]
+
+
 def shapes_of(given: Sequence[Tensor]) -> tuple[object, ...]:
     return tuple((x.shape, x.dtype) for x in given)
 

@@ -15,7 +15,7 @@ typedef struct {
 typedef struct {
   piece sample, advance, restart;
   part obs, noise;                           /* of the rollout, to the policy */
-  part learned;                              /* from the policy, to the rollout */
+  part learned, log_prob, value;             /* from the policy, to the rollout */
   part given, state;                         /* from the policy and the environments, to the environments */
   part advanced, shown, reward, terminated;  /* what follows: the state, then from the environments to the rollout */
   part over, restarted, reset, led;          /* where episodes end: into the restart, its noise, the actions that led there */
@@ -31,12 +31,14 @@ static void move(part p, i64 t_from, i64 t_to) {
   if (p.to) memcpy(p.to + t_to * p.size, p.from + t_from * p.size, p.size);
 }
 
-/* The policy acts at step t: it is given an observation and noise of the rollout, and its action is written down. */
+/* The policy acts at step t: it is given an observation and noise of the rollout, and what it returns is written down. */
 void act(const rollout *r, i64 t) {
   move(r->obs, t, 0);
   move(r->noise, t, 0);
   r->sample.run(r->sample.table);
   move(r->learned, 0, t);
+  move(r->log_prob, 0, t);
+  move(r->value, 0, t);
 }
 
 /* Take the steps from `start` to before `stop`, of `steps` in the whole rollout. Returns the number of the last step plus 1. */

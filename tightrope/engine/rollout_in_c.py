@@ -45,9 +45,10 @@ class Copying(ctypes.Structure):
 
 
 PARTS = (
-    "obs", "noise", "learned", "given", "state", "advanced", "shown", "reward", "terminated", "over", "restarted", "reset",
-    "led", "fresh", "begun",
+    "obs", "noise", "learned", "log_prob", "value", "given", "state", "advanced", "shown", "reward", "terminated", "over",
+    "restarted", "reset", "led", "fresh", "begun",
 )  # fmt: skip
+WRITTEN = ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated", "final_obs")  # of a rollout
 ARRAYS = (
     "final_obs", "truncated", "last", "clock", "running_return", "episodes", "returns", "lengths", "done", "dead",
 )  # fmt: skip
@@ -132,7 +133,7 @@ def collect_in_c(
     checked = inner._masked or isinstance(inner._seen or inner.observation, (Discrete, MultiDiscrete))
     if checked or (dead_fraction is not None and world().is_distributed):
         return None
-    _, given = actor.choose(obs.numpy(), noise.action[0].numpy())
+    _, given, *_ = actor.choose(obs.numpy(), noise.action[0].numpy())
     stepper = env.compiled_step if isinstance(env, EnvWithMemory) else partial(compiled_step, inner)
     step = stepper(torch.from_numpy(given), noise.reset[0])
     if step is None:
@@ -170,7 +171,8 @@ def act_in_c(actor: RolloutPolicy, rollout: Rollout, noise: Noise) -> Callable[[
     sample = actor.samples
     try:
         arguments, run = Arguments(sample=piece(sample)), library().act
-        arguments.obs, arguments.noise, arguments.learned = copies_of_act(sample, rollout, noise)
+        for name, part in zip(PARTS, copies_of_act(sample, rollout, noise), strict=False):
+            setattr(arguments, name, part)
     except (Ineligible, NotCompiled):
         return None
     where, given = ctypes.byref(arguments), sample.results[1]
@@ -183,18 +185,22 @@ def act_in_c(actor: RolloutPolicy, rollout: Rollout, noise: Noise) -> Callable[[
 
 
 def copies_of_act(sample: RecordedFunction, rollout: Rollout, noise: Noise) -> list[Copying]:
-    """Return what is copied when the policy acts: observations and noise to the recording, its actions to the rollout."""
-    obs, action, draws = rollout.obs.numpy(), rollout.action.numpy(), noise.action.numpy()
+    """Return what is copied when the policy acts: observations and noise to the recording; its actions, and with memory their
+    log-probabilities and the values, to the rollout."""
+    obs, draws = rollout.obs.numpy(), noise.action.numpy()
+    learned, _, *evaluation = sample.results
+    written = [x.numpy() for x in (rollout.action, rollout.log_prob, rollout.value)]
+    results = [learned, *evaluation] if evaluation else [learned, None, None]
     return [
         copying(obs, sample.inputs[0], obs[0]),
         copying(draws, sample.inputs[1], draws[0]),
-        copying(sample.results[0], action, action[0]),
+        *(copying(x, None if x is None else y, y[0]) for x, y in zip(results, written, strict=True)),
     ]
 
 
 def addresses_of(env: TensorEnv, step: RecordedStep, rollout: Rollout) -> object:
     """Return the memory that arguments refer to."""
-    written = (getattr(rollout, name) for name in ("obs", "action", "reward", "terminated", "truncated", "final_obs"))
+    written = (getattr(rollout, name) for name in WRITTEN)
     counts = (env.state, env.clock, env._running_return, env._finished)
     return id(step), len(rollout.reward), [x.data_ptr() for x in (*written, *counts)]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from .recorded import BLOCK, agree, attempted, cache_key, random_acts, shapes_of
 
 TRIALS = 3  # comparisons of a new recording with the policy
 Act = Callable[[ActorCritic, Tensor, Tensor], tuple[Tensor, ...]]
-Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to actions for learning and actions for the environment
+Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to what `act` of a policy returns
 
 
 class RolloutPolicy(Protocol):
@@ -29,7 +30,8 @@ class RolloutPolicy(Protocol):
         """A function that acts on NumPy arrays, or None."""
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        """Sample actions with the given noise: (actions to learn from, actions for the environment)."""
+        """Sample actions with the given noise: (actions to learn from, actions for the environment), and with
+        `evaluates_in_act` the log-probabilities and values."""
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each action and the value of each observation."""
@@ -48,105 +50,101 @@ class EagerPolicy:
         return self._act(self.policy, obs, noise)
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        distribution, value = self.policy(obs)
-        return distribution.log_prob(action), value
+        return evaluate(self.policy, obs, action)
+
+
+def evaluate(policy: ActorCritic, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each action and the value of each observation."""
+    distribution, value = policy(obs)
+    return distribution.log_prob(action), value
 
 
 def in_one_pass(policy: ActorCritic) -> bool:
-    """Whether acting also gives the log-probabilities and the values: with a shared trunk, and without memory."""
-    return policy.critic is policy.actor and policy.memory_rows is None
+    """Whether acting computes the values as well: with a shared trunk, and with memory, which computes all next states."""
+    return policy.critic is policy.actor or policy.memory_rows is not None
 
 
 def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
     """Sample actions. Where acting does not give their log-probabilities and the values, these are computed in one pass at the
     end of the rollout."""
-    if not in_one_pass(policy):
-        return policy.act(obs, noise)
-    distribution, value = policy(obs)
-    action = distribution.sample(noise)
-    return action, policy.head.to_env(action), distribution.log_prob(action), value
+    return policy.act_and_evaluate(obs, noise) if in_one_pass(policy) else policy.act(obs, noise)
 
 
 # on the CPU ------------------------------------------------------------------------------------------------------------
 
 
 class RecordedPolicy:
-    """Recordings of a policy for batches of one shape."""
-
-    evaluates_in_act = False
+    """Recordings of a policy for batches of one shape. With memory one recording acts and evaluates; without, a second one
+    evaluates blocks of rows at the end of a rollout, as many calls on few rows take longer."""
 
     def __init__(self, policy: ActorCritic, obs: Tensor, rows: int, compiled: bool = False) -> None:
         """`obs` are the observations of one step; `rows` is the number of rows in a whole rollout."""
 
-        def sample(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-            return policy.act(obs, noise)
-
-        def evaluate(obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-            distribution, value = policy(obs)
-            return distribution.log_prob(action), value
-
         self.policy, self.rows = policy, len(obs)
         self.in_c: object = None  # see rollout_in_c.py
-        many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
+        self.evaluates_in_act = policy.memory_rows is not None
+        self.sample = policy.act_and_evaluate if self.evaluates_in_act else policy.act
         shown, noise, *_ = random_acts(policy, obs, 1)
-        block, _, taken, *_ = random_acts(policy, many, 1)
         self.distribution = type(policy.distribution(shown))
         self.methods = methods_of(self.distribution)
-        self.samples = RecordedFunction(sample, (shown, noise), steady=True, compiled=compiled)
-        self.evaluates = RecordedFunction(evaluate, (block, taken), steady=True, compiled=compiled)
-        self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
+        self.samples = RecordedFunction(self.sample, (shown, noise), steady=True, compiled=compiled)
+        self.evaluates: RecordedFunction | None = None
+        many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
+        if not self.evaluates_in_act:
+            block, _, taken, *_ = random_acts(policy, many, 1)
+            self.evaluates = RecordedFunction(partial(evaluate, policy), (block, taken), steady=True, compiled=compiled)
+        self.agrees = all(self._agrees(obs, many, seed) for seed in range(2, 2 + TRIALS))
 
-    def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
+    def _agrees(self, obs: Tensor, many: Tensor, seed: int) -> bool:
         """Whether the recordings agree with the policy on other random observations. Half a block is evaluated, because the
         last block of a rollout is seldom full."""
-        shown, noise, *_ = random_acts(policy, obs, seed)
-        block, _, taken, *_ = random_acts(policy, many, seed)
-        given, expected = [*self.samples(shown.numpy(), noise.numpy())], sample(shown, noise)
-        part = max(1, len(block) // 2)
-        evaluated = self.evaluate_actions(block[:part], taken[:part])
+        shown, noise, *_ = random_acts(self.policy, obs, seed)
+        given, expected = [*self.samples(shown.numpy(), noise.numpy())], self.sample(shown, noise)
         other = np.mean(given[0] != expected[0].numpy())  # rounding may change a few discrete actions
         alike = given[0].dtype.kind == "f" or other <= 1 / 64
         floats = [i for i, x in enumerate(expected) if x.is_floating_point()]
-        sampled = agree([given[i] for i in floats], [expected[i] for i in floats])
-        return bool(alike) and sampled and agree(evaluated, evaluate(block[:part], taken[:part]))
+        if not alike or not agree([given[i] for i in floats], [expected[i] for i in floats]):
+            return False
+        if self.evaluates is None:
+            return True
+        block, _, taken, *_ = random_acts(self.policy, many, seed)
+        half = [x[: max(1, len(block) // 2)] for x in (block, taken)]
+        return agree(self.evaluate_actions(*half), evaluate(self.policy, *half))
 
     def refresh(self) -> None:
         """Recompute everything that depends only on parameters and normalizer statistics. Call it before each rollout."""
         self.samples.refresh()
-        self.evaluates.refresh()
+        if self.evaluates is not None:
+            self.evaluates.refresh()
 
     def choose(self, obs: Array, noise: Array) -> list[Array]:
-        """Sample actions for observations (N, ...). Returns those to learn from and those for the environment, in arrays that
-        the next call overwrites."""
+        """Sample actions for observations (N, ...). Returns what `act` does, in arrays that the next call overwrites."""
         return self.samples(obs, noise)
 
     @np.errstate(all="ignore")
-    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         """Sample actions into new tensors. A group of environments has fewer rows and uses the policy in PyTorch."""
         if len(obs) != self.rows:
-            return self.policy.act(obs, noise)
-        action, given = self.samples(obs.numpy(), noise.numpy())
-        return torch.from_numpy(action.copy()), torch.from_numpy(given.copy())
+            return self.sample(obs, noise)
+        return tuple(torch.from_numpy(x.copy()) for x in self.samples(obs.numpy(), noise.numpy()))
 
     @np.errstate(all="ignore")
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each action and the value of each observation, computed in blocks."""
+        if self.evaluates is None:
+            return evaluate(self.policy, obs, action)
         rows, block = len(obs), len(self.evaluates.results[0])
         log_prob, value = torch.empty(rows), torch.empty(rows)
         given = obs.numpy(), action.numpy()
         for start in range(0, rows, block):
             part = slice(start, min(start + block, rows))
-            self._fill([x[part] for x in given])
+            for place, x in zip(self.evaluates.inputs, given, strict=True):  # results for the other rows are ignored
+                if place is not None:
+                    place[: part.stop - start] = x[part]
             self.evaluates.run()
             for out, found in zip((log_prob, value), self.evaluates.results, strict=True):
                 out.numpy()[part] = found[: part.stop - start]
         return log_prob, value
-
-    def _fill(self, values: Sequence[Array]) -> None:
-        """Write the first rows of a block. The results for its other rows are ignored."""
-        for place, value in zip(self.evaluates.inputs, values, strict=True):
-            if place is not None:
-                place[: len(value)] = value
 
 
 def methods_of(distribution: type) -> list[object]:

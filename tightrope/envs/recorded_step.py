@@ -89,6 +89,8 @@ class RecordedStep:
     @np.errstate(all="ignore")
     def verify(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:
         """Compare the recordings with the methods in one state; sets and returns `verified`."""
+        if self.with_memory is not None:
+            self.with_memory.verified = False  # as something may have changed
         all_over = torch.ones(self.env.num_envs, dtype=torch.bool)
         expected = [*self.advanced(state.clone(), action), *self.restarted(state.clone(), all_over, noise, action)]
         replayed = (

@@ -124,7 +124,7 @@ class EnvWithMemory:
             return None
         found = plain.with_memory
         tried = plain.memory_rows is self.rows
-        if not tried or (found is not None and not found.verify(plain.env.state, action, noise)):
+        if not tried or not (found is None or found.verified or found.verify(plain.env.state, action, noise)):
             plain.memory_rows, make = self.rows, partial(StepWithMemory, self.rows)
             found = plain.with_memory = tried_step(plain.env, action, noise, True, make)
         return found

@@ -213,6 +213,12 @@ class ActorCritic(nn.Module):
         action = distribution.mode() if noise is None else distribution.sample(noise)
         return action, self.head.to_env(action)
 
+    def act_and_evaluate(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """What `act` returns, the log-probabilities of the actions, and the values."""
+        distribution, value = self(obs)
+        action = distribution.sample(noise)
+        return action, self.head.to_env(action), distribution.log_prob(action), value
+
     def observed(self, obs: Tensor) -> Tensor:
         """The observations (B, ...) without what a memory adds to them."""
         return obs

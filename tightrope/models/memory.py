@@ -34,6 +34,7 @@ class Memory(nn.Module):
 
     state_size: int
     out_features: int
+    scans = False  # whether `unroll` computes all steps at once
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features (B, out_features) and the next state (B, state_size) for one step."""
@@ -127,6 +128,8 @@ class MinGRU(Memory):
     """Minimal GRU (Feng et al. 2024, arXiv:2410.01201): h' = (1 - z) h + z n, where z and n depend on the input alone.
 
     So a whole sequence is one scan of logarithmic depth. A tanh layer over state and input follows, since h is linear in n."""
+
+    scans = True
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()
@@ -274,9 +277,18 @@ class MemoryRows:
         return self.join(obs, obs.new_ones(len(obs)), torch.zeros(len(obs), self.state_size, device=obs.device))
 
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The numbers of observations, flags and states of rows (..., row)."""
-        obs, first, state = rows.split_with_sizes([self.width, 1, self.state_size], -1)
+        """The numbers of observations, flags and states of rows (..., row), or parts of states in sequences."""
+        obs, first, state = rows.split_with_sizes([self.width, 1, rows.shape[-1] - self.width - 1], -1)
         return obs, first.squeeze(-1), state
+
+    def split_sequences(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Of sequences (n, T, ...), see sequences.py: the numbers of observations, flags, the first states (n, state_size), and
+        where a step is valid, if that is given."""
+        share = -(-self.state_size // rows.shape[1])  # of the state in each row
+        valid = rows[..., -1] if rows.shape[-1] > self.width + 1 + share else None
+        rows = rows[..., : self.width + 1 + share]
+        obs, first, parts = self.split(rows)
+        return obs, first, parts.flatten(1)[:, : self.state_size], valid
 
     def split_action(self, rows: Tensor, action: Spec) -> tuple[Tensor, Tensor]:
         """The actions for an environment, and the states, in rows that a policy with memory returns."""

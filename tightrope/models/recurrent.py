@@ -3,7 +3,7 @@ with no code of their own.
 
 A row is (observation, first, state): the observation's numbers with its action mask if there is one, 1 where an episode starts,
 and the state of the memories before this observation. So a single row can be evaluated as it is, with the right state. Only
-learning looks at sequences of rows: it takes the state of the first row and computes the later ones.
+learning looks at sequences of rows (sequences.py): they have the state of their first row, and it computes the later ones.
 """
 
 from __future__ import annotations
@@ -30,11 +30,23 @@ class Recalled(NamedTuple):
     states: list[Tensor]  # before the first row of each sequence: of the actor and, where it has its own, of the critic
 
 
+def after_steps(trunk: RecurrentTrunk, seen: Recalled, which: int) -> tuple[Tensor, Tensor]:
+    """The features of rows, and the next state of one memory, for sequences the state after their last row."""
+    state = seen.states[which]
+    if seen.first is None:
+        return trunk.step(seen.obs, state)
+    features, kept = [], (1 - seen.first).unsqueeze(2).unbind(1)
+    for t, x in enumerate(trunk.trunk(seen.obs).unflatten(0, seen.first.shape).unbind(1)):
+        out, state = trunk.memory.step(x, state * kept[t])
+        features.append(out)
+    return torch.stack(features, 1).flatten(0, 1), state
+
+
 class RecurrentActorCritic(ActorCritic):
     """An ActorCritic with memory. Actor and critic have a memory each, unless they share their trunk.
 
-    It takes single rows (B, row), or sequences (n, T, row) for which it returns n T results, one sequence after the other. Rows
-    of sequences may have one more column, 1 where a step is valid: results are those of the valid steps.
+    It takes single rows (B, row), or sequences (n, T, ...) for which it returns n T results, one sequence after the other.
+    Sequences may have one more column, 1 where a step is valid: results are those of the valid steps.
     """
 
     memory_rows: MemoryRows
@@ -67,15 +79,21 @@ class RecurrentActorCritic(ActorCritic):
         """(actions to learn from, rows for the environment): the action that it takes, and the next state of the memories."""
         distribution, _, state = self.step(obs)
         action = distribution.mode() if noise is None else distribution.sample(noise)
-        return action, torch.cat([self.head.to_env(action).reshape(len(obs), -1).float(), state], 1)
+        return action, self._to_env(action, state)
+
+    def act_and_evaluate(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        distribution, value, state = self.step(obs)
+        action = distribution.sample(noise)
+        return action, self._to_env(action, state), distribution.log_prob(action), value
 
     def step(self, obs: Tensor) -> tuple[Distribution, Tensor, Tensor]:
-        """(distribution of actions, value, next state of the memories) for single rows (B, row)."""
+        """(distribution of actions, value, next state of the memories) for single rows (B, row), or for sequences, which are
+        computed step by step, with the state after their last row."""
         seen = self._recall(obs)
-        features, state = self.actor.step(seen.obs, seen.states[0])
+        features, state = after_steps(self.actor, seen, 0)
         distribution, states = self.head(features, seen.mask), [state]
         if self.critic is not None and len(self.state_sizes) > 1:  # an exporter gives shared modules two identities
-            features, state = self.critic.step(seen.obs, seen.states[1])
+            features, state = after_steps(self.critic, seen, 1)
             states.append(state)
         return distribution, self._value(features), torch.cat(states, 1)
 
@@ -87,18 +105,19 @@ class RecurrentActorCritic(ActorCritic):
         flat = super().valid_rows(obs.reshape(-1, obs.shape[-1])).view_as(obs)
         return torch.cat([flat, (first > 1).to(rows.dtype).unsqueeze(-1), state], -1)
 
+    def _to_env(self, action: Tensor, state: Tensor) -> Tensor:
+        return torch.cat([self.head.to_env(action).reshape(len(action), -1).float(), state], 1)
+
     def _recall(self, rows: Tensor) -> Recalled:
-        valid = None
-        if (
-            rows.shape[-1] > self.memory_rows.spec.shape[0]
-        ):  # of sequences with steps in which a simulator only reset itself
-            rows, valid = rows[..., :-1], rows[..., -1].flatten().nonzero().squeeze(1)
-        numbers, first, state = self.memory_rows.split(rows)
+        if rows.dim() == 2:
+            numbers, _, state = self.memory_rows.split(rows)
+            obs, mask = self._prepare(self.memory_rows.observed(numbers))
+            return Recalled(obs, mask, None, None, [*state.split_with_sizes(self.state_sizes, 1)])
+        numbers, first, state, steps = self.memory_rows.split_sequences(rows)
+        valid = None if steps is None else steps.flatten().nonzero().squeeze(1)
         obs, mask = self._prepare(self.memory_rows.observed(numbers.reshape(-1, numbers.shape[-1])))
-        if rows.dim() == 3:
-            mask = mask if mask is None or valid is None else mask[valid]
-            return Recalled(obs, mask, first, valid, [*state[:, 0].split_with_sizes(self.state_sizes, -1)])
-        return Recalled(obs, mask, None, None, [*state.split_with_sizes(self.state_sizes, -1)])
+        mask = mask if mask is None or valid is None else mask[valid]
+        return Recalled(obs, mask, first, valid, [*state.split_with_sizes(self.state_sizes, 1)])
 
     def _features(self, trunk: RecurrentTrunk, seen: Recalled, which: int) -> Tensor:
         if seen.first is None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from .call import Array, Call, Memory, Unrecordable, array, runner
 from .compiler import NotCompiled, turned_off
 from .emitted import CFunction, Machine, sums_in_products
-from .memory import MemoryPlan, needed, owned
+from .memory import Copies, MemoryPlan, needed, owned
 from .products import why_not_compiled
 from .recorder import Recorder, Sharing, tensors
 
@@ -61,11 +61,12 @@ class RecordedFunction:
             read_later = {owned(x).start for each in after for x in each.operands}
             before, after = sums_in_products(before, kept | read_later), sums_in_products(after, kept)
         pinned = [*results, *self.writes, *given, *(x for each in before for x in each.operands)]
-        after = MemoryPlan(after, pinned).result()
+        plan = MemoryPlan(Copies(after, pinned).result(), pinned)
+        after = plan.result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}
         self.calls, self.prepared = after, before
         if compiled:
-            self.machine = Machine([before, after], self.exact)
+            self.machine = Machine([before, after], [None, plan.last_uses()], self.exact)
             self._prepare, self.run = self.machine.runs
         else:
             self._prepare, self.run = runner(before), runner(after)

@@ -104,16 +104,22 @@ def array(x: Tensor) -> Array:
     return x.detach().numpy()
 
 
-def tensor(x: Array) -> Tensor:
-    """Return an array that `array` or `empty` made as a tensor, of the same storage: torch.from_numpy would give a view of a
-    part a storage of its own."""
+def storage_of(x: Array) -> torch.UntypedStorage:
+    """Return the storage of an array that `array` or `empty` made, or of a view of one."""
     root: Any = x
     while isinstance(root.base, np.ndarray):
         root = root.base
-    whole = root.base.untyped_storage()
+    found: torch.UntypedStorage = root.base.untyped_storage()
+    return found
+
+
+def tensor(x: Array) -> Tensor:
+    """Return an array that `array` or `empty` made as a tensor, of the same storage: torch.from_numpy would give a view of a
+    part a storage of its own."""
+    whole = storage_of(x)
     offset = (x.__array_interface__["data"][0] - whole.data_ptr()) // x.itemsize
     strides = tuple(s // x.itemsize for s in x.strides)
-    return torch.empty(0, dtype=torch.from_numpy(x[:0]).dtype).set_(whole, offset, x.shape, strides)
+    return torch.empty(0, dtype=torch.from_numpy(np.empty(0, x.dtype)).dtype).set_(whole, offset, x.shape, strides)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any] | type = np.float32) -> Array:

@@ -48,8 +48,11 @@ def emitter_of(each: Call) -> Callable[[Call, Pointers], str] | None:
     return next((emit for function, emit in EMITTERS if each.function == function), None)
 
 
-def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Call]:
-    """Return C functions, and the calls between them that have no C code. Adds the loops that they share."""
+def emitted(
+    calls: Sequence[Call], loops: dict[str, str], last_uses: Sequence[int] | None = None
+) -> list[CFunction | Call]:
+    """Return C functions, and the calls between them that have no C code. Adds the loops that they share. What no call uses
+    after a loop (`last_uses` of each call's result) is not stored."""
     found: list[CFunction | Call] = []
     pointers, group, parts = Pointers(loops), list[Call](), list[str | Loop]()
 
@@ -60,7 +63,7 @@ def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Ca
             found.append(CFunction(group, text, pointers))
         pointers, group, parts = Pointers(loops), [], []
 
-    for each in calls:
+    for i, each in enumerate(calls):
         try:
             emit = emitter_of(each)
             if emit is not None:
@@ -68,8 +71,9 @@ def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Ca
             else:
                 shape, statement = statement_of(each)
                 last = parts[-1] if parts else None
-                if not (isinstance(last, Loop) and last.takes(shape, statement)):
-                    parts.append(Loop(shape, statement))
+                until = len(calls) if last_uses is None else last_uses[i]
+                if not (isinstance(last, Loop) and last.takes(shape, statement, i, until)):
+                    parts.append(Loop(shape, statement, i, until))
             group.append(each)
         except (Unemittable, TypeError, ValueError):
             close()
@@ -143,12 +147,12 @@ def source(functions: Sequence[CFunction], loops: dict[str, str]) -> str:
 class Machine:
     """Calls that run as C functions, with Python calls in between."""
 
-    def __init__(self, lists: Sequence[list[Call]], exact: bool) -> None:
+    def __init__(self, lists: Sequence[list[Call]], last_uses: Sequence[list[int] | None], exact: bool) -> None:
         """`lists` are lists of calls, compiled together. Raises NotCompiled."""
         if sum(map(len, lists)) > MAX_CALLS:
             raise NotCompiled("too many calls")
         loops: dict[str, str] = {}
-        parts = [emitted(calls, loops) for calls in lists]
+        parts = [emitted(calls, loops, last) for calls, last in zip(lists, last_uses, strict=True)]
         functions = [x for part in parts for x in part if isinstance(x, CFunction)]
         library = compiled(source(functions, loops), exact)
         for i, x in enumerate(functions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -119,14 +119,16 @@ def clash(a: LoopView, b: LoopView) -> bool:
 
 
 class Loop:
-    """Elementwise calls over one shape. `before` are calls of single numbers, which may be done before the loop."""
+    """Elementwise calls over one shape. `before` are calls of single numbers, which may be done before the loop. Each call has
+    a place among all calls, and the place of the last one that uses its result."""
 
-    def __init__(self, shape: tuple[int, ...], first: Statement) -> None:
+    def __init__(self, shape: tuple[int, ...], first: Statement, place: int, last_use: int) -> None:
         self.shape = shape
         self.before: list[Statement] = []
         self.statements = [first]
+        self.end, self.last_uses = place, {first.out: last_use}
 
-    def takes(self, shape: tuple[int, ...], new: Statement) -> bool:
+    def takes(self, shape: tuple[int, ...], new: Statement, place: int, last_use: int) -> bool:
         """Add a statement if it may be done in this loop."""
         written = [x.out for x in self.statements]
         if shape == self.shape:
@@ -136,6 +138,7 @@ class Loop:
             ):
                 return False
             self.statements.append(new)
+            self.end, self.last_uses[new.out] = place, last_use
             return True
         if shape:
             return False
@@ -147,7 +150,8 @@ class Loop:
 
     def text(self, pointers: Pointers) -> str:
         numbers = "".join(body((), [x], pointers) for x in self.before)
-        return numbers + body(self.shape, self.statements, pointers)
+        unused = {view for view, last in self.last_uses.items() if last <= self.end}
+        return numbers + body(self.shape, self.statements, pointers, unused)
 
 
 def overlapping(a: LoopView, b: LoopView) -> bool:
@@ -165,9 +169,17 @@ def merged(shape: tuple[int, ...], views: Sequence[LoopView]) -> tuple[tuple[int
     return tuple(lengths), [tuple(s) for s in strides]
 
 
-def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Pointers) -> str:
-    """Return one loop nest. Every operand is read once and written once. Equal nests share one C function."""
-    views = list(dict.fromkeys(v for x in statements for v in (*x.reads, x.out)))
+def body(
+    shape: tuple[int, ...], statements: Sequence[Statement], pointers: Pointers, unused: Container[LoopView] = ()
+) -> str:
+    """Return one loop nest. Every operand is read once and written once, but for `unused` results, which nothing reads
+    afterwards. Equal nests share one C function."""
+    touched, made = dict[LoopView, None](), set[LoopView]()
+    for each in statements:
+        touched |= dict.fromkeys(v for v in each.reads if v not in made)
+        touched |= {} if each.out in unused else {each.out: None}
+        made.add(each.out)
+    views = list(touched)
     lengths, strides = merged(shape, views)
     order = list(range(len(lengths)))
     if lengths and lengths[-1] < SHORT:
@@ -196,7 +208,8 @@ def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Poin
             found = f"{value(each.mask)} ? ({kind})({found}) : {value(each.out)}"
         lines.append(f"const {kind} y{k} = {found};")
         names[each.out] = f"y{k}"
-        final[each.out] = f"{places[each.out]} = y{k};"
+        if each.out not in unused:
+            final[each.out] = f"{places[each.out]} = y{k};"
     inner = " ".join([*lines, *final.values()])
     heads = [f"for (long i{axis} = 0; i{axis} < {lengths[axis]}; i{axis}++)" for axis in order]
     if heads:

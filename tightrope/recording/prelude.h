@@ -76,10 +76,13 @@ INLINE float log1p_f4(float x) {
   return x < INFINITY ? y : x;
 }
 INLINE float tanh_f4(float x) {
-  float a = fabsf(x), z = x * x, n = 1.0f - 2.0f / (exp_f4(2.0f * (a > 9.5f ? 9.5f : a)) + 1.0f);
+  unsigned n;
+  float a = fabsf(x), z = x * x;
+  a = a > 9.5f ? 9.5f : a; /* so the exponential needs neither limits nor two steps */
+  float e = (reduced_expm1(2.0f * a, &n) + 1.0f) * power_of_two(n), y = 1.0f - 2.0f / (e + 1.0f);
   float p = ((((-5.70498872745e-3f * z + 2.06390887954e-2f) * z - 5.37397155531e-2f) * z + 1.33314422036e-1f) * z
              - 3.33332819422e-1f) * z * x + x;
-  return a < 0.625f ? p : copysignf(n, x);
+  return a < 0.625f ? p : copysignf(y, x);
 }
 #define INDEPENDENT _Pragma("omp simd") /* the entries of the next loop do not depend on each other */
 INLINE float remainder_f(float x, float y) { /* with the sign of y */

@@ -27,7 +27,7 @@ from ..functional import (
 )
 from ..models.normalizer import RunningMoments
 from ..models.recurrent import RecurrentActorCritic
-from ..sequences import Sequences
+from ..sequences import Sequences, sequences_of_rows
 from ..types import Batch, Rollout
 from .checkpoint_reader import MODEL, Checkpoint
 from .config import Config
@@ -149,7 +149,10 @@ class Student:
             ]
             return Batch(shown.obs, shown.action, zeros, columns[0], zeros, columns[1])
         columns = [zeros if x is None else sequences_of(x, length) for x in (value, target)]
-        obs = sequences_of(shown.rollout.obs, length)  # with the states that its memory has now
+        size = self.state.policy.memory_rows.state_size
+        obs = sequences_of_rows(
+            sequences_of(shown.rollout.obs, length), size
+        )  # with the states that its memory has now
         return Sequences(obs, shown.action, zeros, columns[0], zeros, columns[1])
 
     @property
