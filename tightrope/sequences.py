@@ -8,12 +8,12 @@ leaves out the others, which are most of the numbers of a rollout.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
 
-from .types import Batch, Env, Rollout, Trajectories
+from .types import Batch, Composite, Env, Rollout, Trajectories
 
 
 def sequences_of_rows(rows: Tensor, state_size: int) -> Tensor:
@@ -70,7 +70,9 @@ class SequenceRollout(Rollout):
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Self:
         made = super().allocate(num_steps, env)
-        return replace(made, state_size=env.observation.parts[-1][1].shape[0] - 1)  # see MemoryRows
+        _, memory = cast(Composite, env.observation).parts[-1]  # see MemoryRows
+        made.state_size = memory.shape[0] - 1
+        return made
 
     def batch(self, advantage: Tensor, target: Tensor) -> Batch:
         """Return all transitions with their advantages and targets, one row per environment."""

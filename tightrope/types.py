@@ -192,7 +192,7 @@ class Rollout:
         return [replace(self, groups=1, **share) for share in shares]
 
     @classmethod
-    def allocate(cls, num_steps: int, env: Env) -> Rollout:
+    def allocate(cls, num_steps: int, env: Env) -> Self:
         def empty(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = ()) -> Tensor:
             return zeros_on_demand((num_steps, env.num_envs, *shape), dtype, env.device)
 

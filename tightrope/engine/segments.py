@@ -86,7 +86,7 @@ class SegmentGradient:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         obs, *others = columns
         own, state = split(obs, self.rows)
-        segments = [in_segments(x.unflatten(0, own.shape[:2])).flatten(1, 2).numpy() for x in others]
+        segments = [in_segments(torch.unflatten(x, 0, own.shape[:2])).flatten(1, 2).numpy() for x in others]
         rows, states = in_segments(own).numpy(), [state.numpy()]
         for each in rows[:-1]:
             states.append(self.next_state(each, states[-1])[0].copy())
@@ -136,4 +136,4 @@ def in_segments(x: Tensor) -> Tensor:
     count, length, *shape = x.shape
     if missing := -length % STEPS:
         x = torch.cat([x, x.new_zeros(count, missing, *shape)], 1)
-    return x.unflatten(1, (-1, STEPS)).transpose(0, 1).contiguous()
+    return torch.unflatten(x, 1, (-1, STEPS)).transpose(0, 1).contiguous()

@@ -114,7 +114,7 @@ def sharing(x: Memory, y: Array) -> bool:
     """Whether two operands share memory, or may do so."""
     given = array(x) if isinstance(x, Tensor) else x
     try:
-        return np.may_share_memory(given, y) and np.shares_memory(given, y, max_work=MAX_WORK)
+        return np.may_share_memory(given, y) and np.shares_memory(given, y, max_work=MAX_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

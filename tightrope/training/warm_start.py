@@ -143,16 +143,15 @@ class Student:
         """A batch of all rows, or sequences, with these columns (T, N)."""
         shown, length = self.shown, self.algorithm.num_steps
         zeros = torch.zeros(shown.action.shape[:1] if self.in_rows else shown.action.shape[:2], device=shown.obs.device)
-        if self.in_rows or shown.rollout is None:
+        rows = self.state.policy.memory_rows
+        if rows is None or shown.rollout is None:
             columns = [
                 zeros if x is None or shown.rollout is None else rows_of(shown.rollout, x) for x in (value, target)
             ]
             return Batch(shown.obs, shown.action, zeros, columns[0], zeros, columns[1])
         columns = [zeros if x is None else sequences_of(x, length) for x in (value, target)]
-        size = self.state.policy.memory_rows.state_size
-        obs = sequences_of_rows(
-            sequences_of(shown.rollout.obs, length), size
-        )  # with the states that its memory has now
+        obs = sequences_of(shown.rollout.obs, length)  # with the states that its memory has now
+        obs = sequences_of_rows(obs, rows.state_size)
         return Sequences(obs, shown.action, zeros, columns[0], zeros, columns[1])
 
     @property
