@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -260,14 +260,30 @@ class Batch:
         ends = [len(self) * i // count for i in range(count + 1)]
         return [end - start for start, end in pairwise(ends) if end > start]
 
-    def minibatches(self, count: int, order: Tensor) -> Iterator[Self]:
-        """Yield `count` disjoint minibatches for each epoch's order, as views of a shuffled copy of one or several epochs."""
-        columns, sizes = [getattr(self, name) for name in self.__match_args__], self.sizes(count)
+    def minibatches(self, count: int, order: Tensor) -> Minibatches[Self]:
+        """Return `count` disjoint minibatches for each epoch's order."""
+        return Minibatches(self, self.sizes(count), order)
+
+
+B = TypeVar("B", bound=Batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Minibatches(Generic[B]):
+    """Parts of a batch, with these sizes for each epoch's order, as views of a shuffled copy of one or several epochs."""
+
+    batch: B
+    sizes: list[int]
+    order: Tensor  # (epochs, rows)
+
+    def __iter__(self) -> Iterator[B]:
+        kind = type(self.batch)
+        columns = [getattr(self.batch, name) for name in kind.__match_args__]
         epochs = max(1, COPIED_AT_ONCE // max(1, sum(x.nbytes for x in columns)))
-        for orders in torch.split(order, epochs):
-            rows, ends = orders.flatten(), sizes * len(orders)
+        for orders in torch.split(self.order, epochs):
+            rows, ends = orders.flatten(), self.sizes * len(orders)
             for minibatch in zip(*(torch.split_with_sizes(rows_at(x, rows), ends) for x in columns), strict=True):
-                yield type(self)(*minibatch).flat()
+                yield kind(*minibatch).flat()
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, State, health, run_as, under_guard
+from ..engine import Noise, Scale, State, health, run_as, under_guard
 from ..functional import PPOLoss, PPOTerms, mean_of_taken, running_returns, successor_values
 from ..types import Batch
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
@@ -120,27 +120,27 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     batch = estimate(state, config)
     use, weights = state.functions, (state.clip_coef, config.vf_coef, config.entropy_weight(state))
     loss = PPOLoss(*weights, config.clip_vloss, use.clipped_surrogate, use.value_loss, use.entropy_bonus)
-    stopped, rows = torch.zeros_like(state.clip_coef), list[tuple[Tensor, ...]]()
     order = runtime.order(batch, shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
     minibatches = use.minibatches(batch, config.num_minibatches, order)  # [detail 6]
-    for minibatch, scale in zip(minibatches, scales, strict=False):
+
+    def update(
+        stopped: Tensor | None, minibatch: Batch, scale: Scale | None
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
         terms = runtime.backward(loss, policy, minibatch, optimizer)
-        if config.target_kl is not None and rows:  # the first step of a phase is always taken
-            stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
-            if runtime.halted(stopped):
-                break
-        rows.append((*terms, runtime.step(optimizer, config.max_grad_norm, stopped), stopped))
+        stopped = runtime.beyond(
+            config.target_kl, terms.approx_kl, stopped
+        )  # the first step of a phase is always taken
+        return stopped, (*terms, runtime.step(optimizer, config.max_grad_norm, stopped))
 
+    *means, grad_norm = mean_of_taken(*runtime.repeat(update, minibatches, scales))
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
         runtime.merge(policy.reward_scaler, returns.flatten(), rollout.valid.flatten())
         state.discounted_return.copy_(carried)
-    table = torch.stack([number for row in rows for number in row]).view(len(rows), -1)  # a row for each update
-    *means, grad_norm = mean_of_taken(table[:, :-1], skipped=table[:, -1])
     terms, learned = PPOTerms(*means), batch.flat()
     return PPOMetrics(
         terms, grad_norm, optimizer.learning_rate.clone(), runtime.explained_variance(learned.value, learned.target),

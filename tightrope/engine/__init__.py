@@ -1,6 +1,7 @@
 """Execution of runs: rollouts, gradients, optimizer steps, randomness, state, CUDA graphs and ranks."""
 
 from .across_ranks import (
+    Scale,
     advantage_scales,
     broadcast_after_work,
     check_same_settings,
@@ -32,6 +33,7 @@ __all__ = [
     "Optimizer",
     "Precision",
     "Runtime",
+    "Scale",
     "Snapshot",
     "State",
     "Unit",

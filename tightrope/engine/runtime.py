@@ -13,7 +13,7 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -48,9 +48,10 @@ from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
+from .repeat import Notes, Update, repeated
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
-from .update_in_c import clipped_adam_in_c, standardized_in_c
+from .update_in_c import clipped_adam_in_c, exceeds_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -86,6 +87,8 @@ class Runtime:
         self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
+        self.calls: Notes | None = None
+        self.as_written = set[object]()
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
@@ -226,7 +229,7 @@ class Runtime:
             return autograd(loss, policy, batch, optimizer, self.compiled(evaluated))
 
         if self.records:
-            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
+            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad, self.calls))
         by_hand = not self.uses_numpy and self.precision != "bf16"
         form = self.by_kernels.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
@@ -237,14 +240,30 @@ class Runtime:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
         if (squares := self.by_kernels.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
+        if self.compiles_recordings:
+            return clipped_adam_in_c(optimizer, max_grad_norm, stopped, self.calls)
         if self.uses_numpy:
-            adam = clipped_adam_in_c if self.compiles_recordings else clipped_adam_on_host
-            return adam(optimizer, max_grad_norm, stopped)
+            return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
+
+    def repeat(
+        self, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Make an update for each minibatch, see `repeat.repeated`."""
+        return repeated(self, update, minibatches, *others)
 
     def order(self, batch: Batch, keys: Tensor) -> Tensor:
         """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
         return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
+
+    def beyond(self, limit: float | None, number: Tensor, before: Tensor | None) -> Tensor | None:
+        """Return a flag: 1 once a number has exceeded the limit in any update of a phase but the first, for which `before` is
+        None. Return None without a limit."""
+        if limit is None:
+            return None
+        if self.compiles_recordings:
+            return exceeds_in_c(before, number, limit, self.calls)
+        return torch.zeros_like(number) if before is None else torch.maximum(before, (number > limit).float())
 
     def halted(self, stopped: Tensor) -> bool:
         """Whether to leave the learning loop. On a device, where reading the flag would synchronise, `step` does nothing."""
@@ -256,7 +275,7 @@ class Runtime:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
             if self.compiles_recordings:
-                return standardized_in_c(x)
+                return standardized_in_c(x, self.calls)
             return standardized_on_host(x) if self.uses_numpy else self.compiled(standardized)(x)
         result: Tensor = standardize(x, *(scale or moments(x)))
         return result

@@ -5,11 +5,11 @@ longer."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,21 +25,75 @@ if TYPE_CHECKING:
     from _ctypes import CFuncPtr
 
 Address = ctypes.c_void_p
-Argument = type[ctypes.c_void_p] | type[ctypes.c_int64] | type[ctypes.c_double]
-ARGUMENTS: dict[str, tuple[Argument, ...]] = {
-    "backward_recursion": (*[Address] * 3, *[ctypes.c_int64] * 3),
-    "standardize": (Address, Address, ctypes.c_int64),
-    "clip_and_step": (*[Address] * 4, ctypes.c_int64, *[Address] * 3, *[ctypes.c_double] * 4),
-    "gradient": (Address, Address, Address),
-}
+Whole, Number = ctypes.c_int64, ctypes.c_double
+A, R = TypeVar("A"), TypeVar("R")
+
+
+class Standardizing(ctypes.Structure):
+    """The arguments of `standardize` in update.c."""
+
+    _fields_ = [("x", Address), ("out", Address), ("n", Whole)]
+
+
+class Stepping(ctypes.Structure):
+    """The arguments of `clip_and_step`."""
+
+    _fields_ = [
+        *((name, Address) for name in ("p", "g", "m", "v")),
+        ("n", Whole),
+        *((name, Address) for name in ("count", "rate", "stopped", "norm")),
+        *((name, Number) for name in ("limit", "beta1", "beta2", "eps")),
+    ]
+
+
+class Comparing(ctypes.Structure):
+    """The arguments of `exceeds`."""
+
+    _fields_ = [("before", Address), ("number", Address), ("limit", Number), ("out", Address)]
+
+
+class GradientCall(ctypes.Structure):
+    """The arguments of `gradient`."""
+
+    _fields_ = [
+        *((name, Address) for name in ("run", "table", "columns", "places", "sizes")),
+        ("count", Whole),
+        ("terms", Address),
+        ("out", Address),
+        ("width", Whole),
+    ]
+
+
+class Calls(Protocol):
+    """Notes of the C functions that an update calls."""
+
+    def add(self, name: str, arguments: ctypes.Structure, *kept: object) -> None:
+        """Note a call. `kept` is what its addresses belong to."""
+
+    def aside(self, function: Callable[[A], R], argument: A) -> R:
+        """Call a function that only makes new tensors, which is not part of the update."""
 
 
 @cache
 def function(name: str) -> CFuncPtr:
     """Return a function of update.c. Raises NotCompiled."""
     found: CFuncPtr = getattr(compiled(Path(__file__).with_name("update.c").read_text(), exact=False), name)
-    found.argtypes, found.restype = ARGUMENTS[name], ctypes.c_double if name == "clip_and_step" else None
+    recursion = (*[Address] * 3, *[Whole] * 3)
+    signatures = {"backward_recursion": recursion, "repeat": (Address, Address, Whole, Address)}
+    found.argtypes, found.restype = signatures.get(name, (Address,)), Whole if name == "repeat" else None
     return found
+
+
+def call(name: str, arguments: ctypes.Structure, calls: Calls | None, *kept: object) -> None:
+    """Call a function of update.c, and note it."""
+    function(name)(ctypes.addressof(arguments))
+    if calls is not None:
+        calls.add(name, arguments, *kept)
+
+
+def aside(calls: Calls | None, function: Callable[[A], R], argument: A) -> R:
+    """Call a function that makes new tensors, also while calls are noted."""
+    return function(argument) if calls is None else calls.aside(function, argument)
 
 
 def is_readable(x: Tensor) -> bool:
@@ -71,37 +125,43 @@ def recursion_in_c(x: Tensor, decay: Tensor) -> Tensor:
     return backward_recursion(x, decay)
 
 
-def standardized_in_c(x: Tensor) -> Tensor:
+def standardized_in_c(x: Tensor, calls: Calls | None = None) -> Tensor:
     """Return x with mean 0 and standard deviation 1, as `standardized_on_host` does."""
     if not is_readable(x):
         return standardized_on_host(x)
-    result = torch.empty_like(x)
-    function("standardize")(x.data_ptr(), result.data_ptr(), x.numel())
+    result = aside(calls, torch.empty, x.shape)
+    call("standardize", Standardizing(x.data_ptr(), result.data_ptr(), x.numel()), calls, x, result)
     return result
 
 
-def clipped_adam_in_c(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
+def clipped_adam_in_c(
+    optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None, calls: Calls | None = None
+) -> Tensor:
     """Clip the gradient, take one step of Adam and return the norm before clipping, as `clipped_adam_on_host` does."""
     o = optimizer
     if not is_readable(o.flat):
         return clipped_adam_on_host(o, max_grad_norm, stopped)
-    norm: float = function("clip_and_step")(
+    norm = aside(calls, torch.empty, ())
+    arguments = Stepping(
         o.flat.data_ptr(), o.grad.data_ptr(), o.first_moment.data_ptr(), o.second_moment.data_ptr(), len(o.flat),
         o.step_count.data_ptr(), o.learning_rate.data_ptr(), None if stopped is None else stopped.data_ptr(),
-        -1.0 if max_grad_norm is None else max_grad_norm, *BETAS, EPS,
+        norm.data_ptr(), -1.0 if max_grad_norm is None else max_grad_norm, *BETAS, EPS,
     )  # fmt: skip
-    return torch.from_numpy(np.array(norm, np.float32))
+    call("clip_and_step", arguments, calls, norm, stopped)
+    return norm
 
 
-class GradientCall(ctypes.Structure):
-    """The struct `replay` of update.c."""
-
-    _fields_ = [
-        *((name, Address) for name in ("run", "table", "places", "sizes")),
-        ("columns", ctypes.c_int64),
-        ("terms", Address),
-        ("width", ctypes.c_int64),
-    ]
+def exceeds_in_c(before: Tensor | None, number: Tensor, limit: float, calls: Calls | None = None) -> Tensor:
+    """Return 1 if `before` is 1 or the number is above the limit, else 0. Without `before` it is 0, and what is noted is the
+    comparison for later updates."""
+    result = aside(calls, torch.zeros, ())
+    old = result if before is None else before
+    arguments = Comparing(old.data_ptr(), number.data_ptr(), limit, result.data_ptr())
+    if before is not None:
+        call("exceeds", arguments, calls, old, number, result)
+    elif calls is not None:
+        calls.add("exceeds", arguments, old, number, result)
+    return result
 
 
 class GradientInC:
@@ -114,16 +174,17 @@ class GradientInC:
             raise NotCompiled("the recording is not one C function")
         self.kept, result, count = (recording, places), recording.results[0], len(places)
         self.places = (Address * count)(*(x.ctypes.data for x in places))
-        self.sizes = (ctypes.c_int64 * count)(*(x.nbytes for x in places))
-        self.columns, self.run = (Address * count)(), function("gradient")
-        self.arguments = GradientCall(
-            ctypes.cast(made.function, Address), ctypes.addressof(made.table), ctypes.addressof(self.places),
-            ctypes.addressof(self.sizes), count, result.ctypes.data, result.size,
+        self.sizes = (Whole * count)(*(x.nbytes for x in places))
+        self.made = (
+            ctypes.cast(made.function, Address), ctypes.addressof(made.table), None, ctypes.addressof(self.places),
+            ctypes.addressof(self.sizes), count, result.ctypes.data, None, result.size,
         )  # fmt: skip
-        self.addresses = ctypes.addressof(self.arguments), ctypes.addressof(self.columns)
+        function("gradient")
 
-    def __call__(self, columns: Sequence[Tensor], terms: Tensor) -> None:
+    def __call__(self, columns: Sequence[Tensor], terms: Tensor, calls: Calls | None = None) -> None:
         """Write the terms of the loss to the memory that starts at the first of `terms`."""
         whole = [x.contiguous() for x in columns]
-        self.columns[:] = [x.data_ptr() for x in whole]
-        self.run(*self.addresses, terms.data_ptr())
+        addresses = (Address * len(whole))(*[x.data_ptr() for x in whole])
+        arguments = GradientCall(*self.made)
+        arguments.columns, arguments.out = ctypes.addressof(addresses), terms.data_ptr()
+        call("gradient", arguments, calls, self, whole, addresses, terms)

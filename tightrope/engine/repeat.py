@@ -1,0 +1,215 @@
+"""An update for each minibatch of a phase.
+
+With compiled recordings, an update consists of a few C functions whose arguments lie at fixed addresses. They are noted while
+the first update of a phase runs as it is written, and one C function then makes all later updates. Notes serve one phase, so that
+nothing can outdate them. An update that does anything else to tensors runs as it is written each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import activity
+from ..types import Batch, Minibatches
+from .distributed import world
+from .update_in_c import Address, Whole, function
+
+A, R = TypeVar("A"), TypeVar("R")
+Numbers = tuple[Tensor, ...]
+# (stopped, minibatch, ...) to (stopped, numbers to log). `stopped` is None, or a flag: 1 ends the phase and drops the numbers
+Update = Callable[..., tuple[Tensor | None, Numbers]]
+ROWS_AT_ONCE = 1 << 14  # rows of minibatches between marks of activity and looks at signals
+
+
+class Repeats(Protocol):
+    """The part of a runtime that makes updates."""
+
+    compiles_recordings: bool
+    watcher: Any
+    calls: Notes | None  # what notes the C functions that are called now
+    as_written: set[object]  # updates that cannot be repeated
+
+    def halted(self, stopped: Tensor) -> bool: ...
+
+
+class Notes(TorchDispatchMode):
+    """The C functions that are called inside; not complete if anything else is done to tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, ctypes.Structure]] = []
+        self.kept: list[object] = []
+        self.complete, self.ignores = True, False
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.complete = self.complete and self.ignores
+        return operation(*args, **(kwargs or {}))
+
+    def add(self, name: str, arguments: ctypes.Structure, *kept: object) -> None:
+        self.found.append((name, arguments))
+        self.kept.append(kept)
+
+    def aside(self, function: Callable[[A], R], argument: A) -> R:
+        self.ignores = True
+        try:
+            return function(argument)
+        finally:
+            self.ignores = False
+
+
+class Updates:
+    """The updates of a phase so far, and the numbers that they returned."""
+
+    def __init__(self, runtime: Repeats, update: Update) -> None:
+        self.runtime, self.update = runtime, update
+        self.stopped: Tensor | None = None
+        self.rows: list[Numbers] = []
+        self.flags: list[Tensor] = []
+
+    def make(self, minibatch: Batch, *others: object) -> bool:
+        """Make an update. Returns False if it ends the phase."""
+        self.stopped, numbers = self.update(self.stopped, minibatch, *others)
+        if self.stopped is not None:
+            if self.runtime.halted(self.stopped):
+                return False
+            self.flags.append(self.stopped)
+        self.rows.append(numbers)
+        return True
+
+    def result(self) -> tuple[Tensor, Tensor | None]:
+        table = torch.stack([number for row in self.rows for number in row]).view(len(self.rows), -1)
+        return table, torch.stack(self.flags) if self.flags else None
+
+
+def repeated(
+    runtime: Repeats, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
+) -> tuple[Tensor, Tensor | None]:
+    """Call `update(stopped, minibatch, ...)` with each minibatch and item of `others`, where `stopped` is what the call before
+    returned, at first None. Return the numbers of all updates (K, M), and the flags (K,) of those that were skipped, or None."""
+    made, key = Updates(runtime, update), getattr(update, "__code__", update)
+    if runtime.compiles_recordings and runtime.watcher is None and key not in runtime.as_written:
+        repetition = repetition_of(minibatches)
+        if repetition is not None and not world().is_distributed:
+            its = [iter(x) for x in others]
+            rest = [next(x) for x in its]
+            with noting(runtime) as notes:
+                goes_on = made.make(repetition.minibatch(0), *rest)
+            if not goes_on:
+                return made.result()
+            numbers = made.rows[0]
+            plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in numbers) and not any(rest)
+            if notes.complete and plain:
+                return repetition.run(notes, numbers, made.stopped), None
+            runtime.as_written.add(key)
+            minibatches, others = islice(minibatches, 1, None), tuple(its)
+    for args in zip(minibatches, *others, strict=False):
+        if not made.make(*args):
+            break
+    return made.result()
+
+
+@contextmanager
+def noting(runtime: Repeats) -> Iterator[Notes]:
+    """Inside, the runtime notes the C functions that it calls."""
+    with Notes() as notes:
+        runtime.calls = notes
+        try:
+            yield notes
+        finally:
+            runtime.calls = None
+
+
+# in C -----------------------------------------------------------------------------------------------------------------
+
+
+class Call(ctypes.Structure):
+    """A function of update.c that takes the address of its arguments."""
+
+    _fields_ = [("run", Address), ("arguments", Address)]
+
+
+class Column(ctypes.Structure):
+    """A column of a batch, its rows in a minibatch, and the bytes of a row."""
+
+    _fields_ = [("batch", Address), ("minibatch", Address), ("size", Whole)]
+
+
+class Arguments(ctypes.Structure):
+    """The struct `repetition` of update.c."""
+
+    _fields_ = [
+        ("columns", Address), ("num_columns", Whole), ("length", Whole), ("rows", Whole), ("calls", Address),
+        ("num_calls", Whole), ("numbers", Address), ("width", Whole), ("stopped", Address),
+    ]  # fmt: skip
+
+
+class Repetition:
+    """Minibatches of one size, which are copied to the same memory one after the other."""
+
+    def __init__(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> None:
+        self.kind, self.order, self.rows = type(minibatches.batch), minibatches.order, minibatches.sizes[0]
+        self.given, self.count = columns, self.order.numel() // self.rows
+        self.taken = [torch.empty(self.rows, *x.shape[1:], dtype=x.dtype) for x in columns]
+        pairs = zip(columns, self.taken, strict=True)
+        each = [Column(x.data_ptr(), y.data_ptr(), y.nbytes // self.rows) for x, y in pairs]
+        self.columns = (Column * len(each))(*each)
+        self.arguments = Arguments(ctypes.addressof(self.columns), len(each), len(columns[0]), self.rows)
+
+    def fill(self, start: int, count: int, table: int | None = None) -> int:
+        """Take `count` minibatches from number `start` on and make the updates that were noted. Returns how many were made."""
+        address = self.order.data_ptr() + start * self.rows * self.order.itemsize
+        made: int = function("repeat")(ctypes.addressof(self.arguments), address, count, table)
+        return made
+
+    def minibatch(self, number: int) -> Batch:
+        """Return a minibatch. The next one overwrites it."""
+        self.fill(number, 1)
+        return self.kind(*self.taken).flat()
+
+    def run(self, notes: Notes, numbers: Numbers, stopped: Tensor | None) -> Tensor:
+        """Make all updates but the first as it was noted. Returns the numbers of all, (K, M)."""
+        width, table = len(numbers), torch.empty(self.count, len(numbers))
+        table[0] = torch.stack(numbers)
+        calls = (Call * len(notes.found))(
+            *(Call(ctypes.cast(function(name), Address), ctypes.addressof(x)) for name, x in notes.found)
+        )
+        places = (Address * width)(*(x.data_ptr() for x in numbers))
+        a = self.arguments
+        a.calls, a.num_calls, a.numbers, a.width = ctypes.addressof(calls), len(calls), ctypes.addressof(places), width
+        a.stopped = None if stopped is None else stopped.data_ptr()
+        start, at_once = 1, max(1, ROWS_AT_ONCE // self.rows)
+        while start < self.count:
+            count = min(at_once, self.count - start)
+            taken = self.fill(start, count, table[start].data_ptr())
+            activity.mark()
+            start += taken
+            if taken < count:
+                break
+        return table[:start]
+
+
+def repetition_of(minibatches: Iterable[Batch]) -> Repetition | None:
+    """Return minibatches that C functions can take, or None."""
+    if not isinstance(minibatches, Minibatches):
+        return None
+    batch, sizes, order = minibatches.batch, minibatches.sizes, minibatches.order
+    columns = [getattr(batch, name) for name in type(batch).__match_args__]
+    fits = len({*sizes}) == 1 and sum(sizes) == order.shape[1] and len(sizes) * len(order) > 1
+    ok = all(x.is_contiguous() and not x.requires_grad for x in columns)
+    if not (fits and ok and order.dtype is torch.int64 and order.is_contiguous()):
+        return None
+    found = Repetition(minibatches, columns)
+    flat = found.kind(*found.taken).flat()
+    same = (
+        getattr(flat, name).data_ptr() == x.data_ptr()
+        for name, x in zip(type(flat).__match_args__, found.taken, strict=True)
+    )
+    return found if all(same) else None
