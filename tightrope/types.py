@@ -265,6 +265,10 @@ class Batch:
         return Minibatches(self, self.sizes(count), order)
 
 
+def columns_of(batch: Batch) -> list[Tensor]:
+    return [getattr(batch, name) for name in type(batch).__match_args__]
+
+
 B = TypeVar("B", bound=Batch)
 
 
@@ -277,8 +281,7 @@ class Minibatches(Generic[B]):
     order: Tensor  # (epochs, rows)
 
     def __iter__(self) -> Iterator[B]:
-        kind = type(self.batch)
-        columns = [getattr(self.batch, name) for name in kind.__match_args__]
+        columns, kind = columns_of(self.batch), type(self.batch)
         epochs = max(1, COPIED_AT_ONCE // max(1, sum(x.nbytes for x in columns)))
         for orders in torch.split(self.order, epochs):
             rows, ends = orders.flatten(), self.sizes * len(orders)

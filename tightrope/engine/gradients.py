@@ -7,7 +7,7 @@ replacement is first compared with autograd on random numbers; if it disagrees, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..models import ActorCritic
 from ..recording import NotCompiled, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..sequences import Sequences, SkippingSequences
-from ..types import Batch, Trajectories
+from ..types import Batch, Trajectories, columns_of
 from .distributed import all_reduce_max, world
 from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
 from .kernels.layout import TERMS
@@ -36,7 +36,7 @@ from .recorded import (
     shapes_of,
     trial_parameters,
 )
-from .update_in_c import Calls, GradientInC, aside
+from .update_in_c import Calls, GradientInC
 
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
 Form = FusedGradient | WideGradient
@@ -74,7 +74,8 @@ class RecordedGradient:
         if self.in_c is None:
             self.replay(columns)
             return self.terms.fresh(self.recording.results)
-        _, new = aside(calls, next, self.terms.rows)
+        with nullcontext() if calls is None else calls.paused():
+            _, new = next(self.terms.rows)
         self.in_c([columns[i] for i in self.read], new[0], calls)
         return self.terms.of(new)
 
@@ -137,10 +138,6 @@ def resized(batch: Any, rows: int) -> Any:
     return type(batch)(*(x[:1].expand(rows, *x.shape[1:]) for x in columns_of(batch)))
 
 
-def columns_of(batch: Batch) -> list[Tensor]:
-    return [getattr(batch, name) for name in type(batch).__match_args__]
-
-
 class RecordedGradients:
     """Keeps the recordings of a run's losses. If a loss cannot be recorded, `say` prints the reason, once."""
 
@@ -155,7 +152,8 @@ class RecordedGradients:
         self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor, calls: Calls | None = None
     ) -> Any:
         """Write the gradient and return the loss's terms, by a recording for this loss, policy and batch if there is one."""
-        found = aside(calls, lambda given: self.found(gradient, given, policy, batch, grad), loss)
+        with nullcontext() if calls is None else calls.paused():
+            found = self.found(gradient, loss, policy, batch, grad)
         if found is None:
             return gradient(loss, policy, batch)
         return found(columns_of(batch), calls)

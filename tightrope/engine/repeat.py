@@ -1,8 +1,8 @@
 """An update for each minibatch of a phase.
 
 With compiled recordings, an update consists of a few C functions whose arguments lie at fixed addresses. They are noted while
-the first update of a phase runs as it is written, and one C function then makes all later updates. Notes serve one phase, so that
-nothing can outdate them. An update that does anything else to tensors runs as it is written each time.
+the first update of a phase runs as it is written, and one C function then makes all later updates. Notes serve one phase, so
+that nothing can outdate them. An update that does anything else to tensors runs as it is written each time.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import activity
-from ..types import Batch, Minibatches
+from ..types import Batch, Minibatches, columns_of
 from .distributed import world
 from .update_in_c import Address, Whole, function
 
-A, R = TypeVar("A"), TypeVar("R")
 Numbers = tuple[Tensor, ...]
 # (stopped, minibatch, ...) to (stopped, numbers to log). `stopped` is None, or a flag: 1 ends the phase and drops the numbers
 Update = Callable[..., tuple[Tensor | None, Numbers]]
@@ -36,6 +35,7 @@ class Repeats(Protocol):
     watcher: Any
     calls: Notes | None  # what notes the C functions that are called now
     as_written: set[object]  # updates that cannot be repeated
+    repetition: Repetition | None  # of the last phase
 
     def halted(self, stopped: Tensor) -> bool: ...
 
@@ -57,10 +57,15 @@ class Notes(TorchDispatchMode):
         self.found.append((name, arguments))
         self.kept.append(kept)
 
-    def aside(self, function: Callable[[A], R], argument: A) -> R:
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        with torch._C._DisableTorchDispatch():
+            return torch.empty(shape)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         self.ignores = True
         try:
-            return function(argument)
+            yield
         finally:
             self.ignores = False
 
@@ -93,10 +98,10 @@ def repeated(
     runtime: Repeats, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
 ) -> tuple[Tensor, Tensor | None]:
     """Call `update(stopped, minibatch, ...)` with each minibatch and item of `others`, where `stopped` is what the call before
-    returned, at first None. Return the numbers of all updates (K, M), and the flags (K,) of those that were skipped, or None."""
+    returned, at first None. Return the numbers of all updates (K, M), and flags (K,) of those that were skipped, or None."""
     made, key = Updates(runtime, update), getattr(update, "__code__", update)
     if runtime.compiles_recordings and runtime.watcher is None and key not in runtime.as_written:
-        repetition = repetition_of(minibatches)
+        runtime.repetition = repetition = repetition_of(minibatches, runtime.repetition)
         if repetition is not None and not world().is_distributed:
             its = [iter(x) for x in others]
             rest = [next(x) for x in its]
@@ -155,13 +160,27 @@ class Repetition:
     """Minibatches of one size, which are copied to the same memory one after the other."""
 
     def __init__(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> None:
-        self.kind, self.order, self.rows = type(minibatches.batch), minibatches.order, minibatches.sizes[0]
-        self.given, self.count = columns, self.order.numel() // self.rows
+        self.kind, self.rows = type(minibatches.batch), minibatches.sizes[0]
         self.taken = [torch.empty(self.rows, *x.shape[1:], dtype=x.dtype) for x in columns]
-        pairs = zip(columns, self.taken, strict=True)
-        each = [Column(x.data_ptr(), y.data_ptr(), y.nbytes // self.rows) for x, y in pairs]
+        each = [Column(None, x.data_ptr(), x.nbytes // self.rows) for x in self.taken]
         self.columns = (Column * len(each))(*each)
-        self.arguments = Arguments(ctypes.addressof(self.columns), len(each), len(columns[0]), self.rows)
+        self.arguments = Arguments(ctypes.addressof(self.columns), len(each), 0, self.rows)
+        flat = columns_of(self.kind(*self.taken).flat())
+        self.as_views = all(x.data_ptr() == y.data_ptr() for x, y in zip(flat, self.taken, strict=True))
+
+    def fits(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> bool:
+        """Whether other minibatches have the same rows."""
+        pairs = zip(columns, self.taken, strict=True)
+        same = self.kind is type(minibatches.batch) and self.rows == minibatches.sizes[0]
+        return same and all(x.shape[1:] == y.shape[1:] and x.dtype is y.dtype for x, y in pairs)
+
+    def take(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> None:
+        """Use these minibatches from now on."""
+        self.given, self.order, self.count = columns, minibatches.order, minibatches.order.numel() // self.rows
+        for place, x in zip(self.columns, columns, strict=True):
+            place.batch = x.data_ptr()
+        a = self.arguments
+        a.length, a.num_calls, a.width, a.stopped = len(columns[0]), 0, 0, None
 
     def fill(self, start: int, count: int, table: int | None = None) -> int:
         """Take `count` minibatches from number `start` on and make the updates that were noted. Returns how many were made."""
@@ -196,20 +215,15 @@ class Repetition:
         return table[:start]
 
 
-def repetition_of(minibatches: Iterable[Batch]) -> Repetition | None:
-    """Return minibatches that C functions can take, or None."""
+def repetition_of(minibatches: Iterable[Batch], last: Repetition | None) -> Repetition | None:
+    """Return minibatches that C functions can take, or None. `last` is what was returned for the phase before."""
     if not isinstance(minibatches, Minibatches):
         return None
-    batch, sizes, order = minibatches.batch, minibatches.sizes, minibatches.order
-    columns = [getattr(batch, name) for name in type(batch).__match_args__]
-    fits = len({*sizes}) == 1 and sum(sizes) == order.shape[1] and len(sizes) * len(order) > 1
-    ok = all(x.is_contiguous() and not x.requires_grad for x in columns)
-    if not (fits and ok and order.dtype is torch.int64 and order.is_contiguous()):
+    columns, sizes, order = columns_of(minibatches.batch), minibatches.sizes, minibatches.order
+    equal = len({*sizes}) == 1 and sum(sizes) == order.shape[1] and len(sizes) * len(order) > 1
+    readable = all(x.is_contiguous() and not x.requires_grad for x in columns)
+    if not (equal and readable and order.dtype is torch.int64 and order.is_contiguous()):
         return None
-    found = Repetition(minibatches, columns)
-    flat = found.kind(*found.taken).flat()
-    same = (
-        getattr(flat, name).data_ptr() == x.data_ptr()
-        for name, x in zip(type(flat).__match_args__, found.taken, strict=True)
-    )
-    return found if all(same) else None
+    found = Repetition(minibatches, columns) if last is None or not last.fits(minibatches, columns) else last
+    found.take(minibatches, columns)
+    return found if found.as_views else None

@@ -48,7 +48,7 @@ from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
-from .repeat import Notes, Update, repeated
+from .repeat import Notes, Repetition, Update, repeated
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
 from .update_in_c import clipped_adam_in_c, exceeds_in_c, standardized_in_c
@@ -88,7 +88,7 @@ class Runtime:
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
         self.calls: Notes | None = None
-        self.as_written = set[object]()
+        self.as_written, self.repetition = set[object](), cast(Repetition | None, None)
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False

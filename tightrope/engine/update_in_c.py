@@ -5,11 +5,12 @@ longer."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Address = ctypes.c_void_p
 Whole, Number = ctypes.c_int64, ctypes.c_double
-A, R = TypeVar("A"), TypeVar("R")
 
 
 class Standardizing(ctypes.Structure):
@@ -70,8 +70,11 @@ class Calls(Protocol):
     def add(self, name: str, arguments: ctypes.Structure, *kept: object) -> None:
         """Note a call. `kept` is what its addresses belong to."""
 
-    def aside(self, function: Callable[[A], R], argument: A) -> R:
-        """Call a function that only makes new tensors, which is not part of the update."""
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """Return a new tensor."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Inside, tensors may be made that only serve the calls."""
 
 
 @cache
@@ -91,9 +94,9 @@ def call(name: str, arguments: ctypes.Structure, calls: Calls | None, *kept: obj
         calls.add(name, arguments, *kept)
 
 
-def aside(calls: Calls | None, function: Callable[[A], R], argument: A) -> R:
-    """Call a function that makes new tensors, also while calls are noted."""
-    return function(argument) if calls is None else calls.aside(function, argument)
+def new(calls: Calls | None, shape: tuple[int, ...] = ()) -> Tensor:
+    """Return a new tensor, also while calls are noted."""
+    return torch.empty(shape) if calls is None else calls.empty(shape)
 
 
 def is_readable(x: Tensor) -> bool:
@@ -129,7 +132,7 @@ def standardized_in_c(x: Tensor, calls: Calls | None = None) -> Tensor:
     """Return x with mean 0 and standard deviation 1, as `standardized_on_host` does."""
     if not is_readable(x):
         return standardized_on_host(x)
-    result = aside(calls, torch.empty, x.shape)
+    result = new(calls, x.shape)
     call("standardize", Standardizing(x.data_ptr(), result.data_ptr(), x.numel()), calls, x, result)
     return result
 
@@ -141,7 +144,7 @@ def clipped_adam_in_c(
     o = optimizer
     if not is_readable(o.flat):
         return clipped_adam_on_host(o, max_grad_norm, stopped)
-    norm = aside(calls, torch.empty, ())
+    norm = new(calls)
     arguments = Stepping(
         o.flat.data_ptr(), o.grad.data_ptr(), o.first_moment.data_ptr(), o.second_moment.data_ptr(), len(o.flat),
         o.step_count.data_ptr(), o.learning_rate.data_ptr(), None if stopped is None else stopped.data_ptr(),
@@ -154,7 +157,8 @@ def clipped_adam_in_c(
 def exceeds_in_c(before: Tensor | None, number: Tensor, limit: float, calls: Calls | None = None) -> Tensor:
     """Return 1 if `before` is 1 or the number is above the limit, else 0. Without `before` it is 0, and what is noted is the
     comparison for later updates."""
-    result = aside(calls, torch.zeros, ())
+    result = new(calls)
+    result.numpy()[()] = 0
     old = result if before is None else before
     arguments = Comparing(old.data_ptr(), number.data_ptr(), limit, result.data_ptr())
     if before is not None:
