@@ -135,7 +135,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
         )  # the first step of a phase is always taken
         return stopped, (*terms, runtime.step(optimizer, config.max_grad_norm, stopped))
 
-    *means, grad_norm = mean_of_taken(*runtime.repeat(update, minibatches, scales))
+    *means, grad_norm = mean_of_taken(*runtime.repeat(update, minibatches, scales)).unbind()
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 
 import numpy as np
@@ -29,6 +29,17 @@ def sum_over_ranks(*parts: Tensor) -> tuple[Tensor, ...]:
     if not world().is_distributed:
         return parts
     return all_reduce_sum(torch.stack([x.to(parts[0].dtype) for x in parts])).unbind()
+
+
+def sums(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the float32 sum of each tensor; for integers, which are always finite, 0, and for booleans their number."""
+    return torch.stack([finite_sum(x) for x in tensors])
+
+
+def finite_sum(x: Tensor) -> Tensor:
+    if x.dtype.is_floating_point or x.dtype is torch.bool:
+        return x.sum() if x.dtype == torch.float32 else x.sum(dtype=torch.float32)
+    return torch.zeros((), device=x.device)
 
 
 def variance(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -51,7 +51,7 @@ from .recorded import COMPILED_C, CPU
 from .repeat import Notes, Repetition, Update, repeated
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
-from .update_in_c import clipped_adam_in_c, exceeds_in_c, standardized_in_c
+from .update_in_c import clipped_adam_in_c, exceeds_in_c, order_in_c, standardized_in_c, sums_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -254,7 +254,9 @@ class Runtime:
 
     def order(self, batch: Batch, keys: Tensor) -> Tensor:
         """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
-        return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
+        if self.has_orders:
+            return keyed_order(keys, len(batch))
+        return order_in_c(keys[:, : len(batch)]) if self.compiles_recordings else batch.order(keys)
 
     def beyond(self, limit: float | None, number: Tensor, before: Tensor | None) -> Tensor | None:
         """Return a flag: 1 once a number has exceeded the limit in any update of a phase but the first, for which `before` is
@@ -281,6 +283,10 @@ class Runtime:
         return result
 
     # statistics over all ranks; a single process sends no message ------------------------------------------------------
+
+    def sums(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the sum of each tensor on this rank, see `across_ranks.sums`."""
+        return sums_in_c(tensors) if self.compiles_recordings else across_ranks.sums(tensors)
 
     all_reduce_sum = staticmethod(distributed.all_reduce_sum)
     all_reduce_max = staticmethod(distributed.all_reduce_max)

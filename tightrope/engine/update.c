@@ -5,6 +5,7 @@
 #include <string.h>
 
 typedef long long i64;
+typedef unsigned char u8;
 typedef struct {
   const float *x;
   float *out;
@@ -70,6 +71,71 @@ void backward_recursion(const float *restrict x, float *decay, float *y, i64 len
       y[i] = fmaf(decay[i], y[i + stride], y[i]);
       decay[i] *= decay[i + stride];
     }
+}
+
+/* delta_t = r_t + gamma V(s_{t+1}) - V(s_t) and its decay, rounded like torch after each operation. */
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+__attribute__((optimize("fp-contract=off")))
+#endif
+static void deltas(const float *restrict reward, const float *restrict value, const float *restrict next, const u8 *restrict terminated,
+                   const u8 *restrict done, float gamma, float decay, float *restrict delta, float *restrict decays, i64 n) {
+  for (i64 i = 0; i < n; i++) {
+    const float following = gamma * next[i] * (float)!terminated[i];
+    delta[i] = reward[i] + following - value[i];
+    decays[i] = decay * (float)!done[i];
+  }
+}
+
+/* `gae` of functional/estimators.py. `memory` has room for two arrays of the size of `out`. */
+void gae(const float *reward, const float *value, const float *next, const u8 *terminated, const u8 *done, double gamma, double decay,
+         float *memory, float *out, i64 length, i64 width, i64 doubles) {
+  float *decays = memory + length * width;
+  deltas(reward, value, next, terminated, done, (float)gamma, (float)decay, memory, decays, length * width);
+  backward_recursion(memory, decays, out, length, width, doubles);
+}
+
+/* The sum of each array: of floats, or with `kinds` 1 the number of bytes that are not 0. */
+void sums(char *const *arrays, const i64 *sizes, const i64 *kinds, i64 count, float *out) {
+  for (i64 k = 0; k < count; k++) {
+    double sum = 0;
+    if (kinds[k]) {
+      i64 number = 0;
+      for (i64 i = 0; i < sizes[k]; i++) number += arrays[k][i] != 0;
+      sum = number;
+    } else {
+      const float *x = (const float *)arrays[k];
+#pragma omp simd reduction(+ : sum)
+      for (i64 i = 0; i < sizes[k]; i++) sum += x[i];
+    }
+    out[k] = (float)sum;
+  }
+}
+
+/* The places of each row's keys in ascending order. Returns 0 if a key is negative or not a number, or two are equal. */
+i64 places(const unsigned *keys, i64 stride, i64 rows, i64 n, i64 *order, unsigned long long *memory) {
+  for (i64 row = 0; row < rows; row++, keys += stride, order += n) {
+    unsigned long long *from = memory, *to = memory + n;
+    i64 starts[4][256] = {0};
+    for (i64 i = 0; i < n; i++) {
+      if (keys[i] > 0x7f800000u) return 0;
+      for (int digit = 0; digit < 4; digit++) starts[digit][keys[i] >> 8 * digit & 255]++;
+      from[i] = (unsigned long long)keys[i] << 32 | (unsigned long long)i;
+    }
+    for (int digit = 0; digit < 4; digit++) {
+      i64 *start = starts[digit], sum = 0;
+      for (int i = 0; i < 256; i++) sum += start[i], start[i] = sum - start[i];
+      for (i64 i = 0; i < n; i++) to[start[from[i] >> (32 + 8 * digit) & 255]++] = from[i];
+      unsigned long long *swapped = from;
+      from = to, to = swapped;
+    }
+    for (i64 i = 0; i < n; i++) {
+      if (i && from[i] >> 32 == from[i - 1] >> 32) return 0;
+      order[i] = (i64)(from[i] & 0xffffffffu);
+    }
+  }
+  return 1;
 }
 
 /* out = (x - mean) / (std + 1e-8), with the unbiased standard deviation. */

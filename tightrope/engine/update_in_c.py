@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, wraps
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..functional.estimators import LONG, NARROW, backward_recursion
+from ..functional.estimators import LONG, NARROW, backward_recursion, gae
 from ..recording import Array, NotCompiled, RecordedFunction
 from ..recording.compiler import compiled
-from .across_ranks import standardized_on_host
+from ..rows import MOST_SORTED, sorted_places
+from .across_ranks import standardized_on_host, sums
 from .optimize import BETAS, EPS, Optimizer, clipped_adam_on_host
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 
 Address = ctypes.c_void_p
 Whole, Number = ctypes.c_int64, ctypes.c_double
+KINDS = {torch.float32: 0, torch.bool: 1}  # of tensors that `sums` in update.c reads
+
+
+SIGNATURES = {
+    "backward_recursion": (*[Address] * 3, *[Whole] * 3),
+    "gae": (*[Address] * 5, Number, Number, Address, Address, *[Whole] * 3),
+    "sums": (*[Address] * 3, Whole, Address),
+    "places": (Address, *[Whole] * 3, Address, Address),
+    "repeat": (Address, Address, Whole, Address),
+}  # of functions that do not take the address of a struct
 
 
 class Standardizing(ctypes.Structure):
@@ -81,9 +92,8 @@ class Calls(Protocol):
 def function(name: str) -> CFuncPtr:
     """Return a function of update.c. Raises NotCompiled."""
     found: CFuncPtr = getattr(compiled(Path(__file__).with_name("update.c").read_text(), exact=False), name)
-    recursion = (*[Address] * 3, *[Whole] * 3)
-    signatures = {"backward_recursion": recursion, "repeat": (Address, Address, Whole, Address)}
-    found.argtypes, found.restype = signatures.get(name, (Address,)), Whole if name == "repeat" else None
+    found.argtypes = SIGNATURES.get(name, (Address,))
+    found.restype = Whole if name in ("repeat", "places") else None
     return found
 
 
@@ -126,6 +136,65 @@ def recursion_in_c(x: Tensor, decay: Tensor) -> Tensor:
     if is_readable(x) and is_readable(decay) and recursion_is_exact():
         return c_recursion(x, decay)
     return backward_recursion(x, decay)
+
+
+def c_gae(
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, gae_lambda: float
+) -> Tensor:  # fmt: skip
+    """Return `gae` by the C function."""
+    length, width = reward.shape
+    memory, result = torch.empty(2, length, width), torch.empty(length, width)
+    doubles = length >= LONG and width <= NARROW
+    given = (x.data_ptr() for x in (reward, value, next_value, terminated, done))
+    places = memory.data_ptr(), result.data_ptr()
+    function("gae")(*given, gamma, gamma * gae_lambda, *places, length, width, doubles)
+    return result
+
+
+@cache
+def gae_is_exact() -> bool:
+    """Whether the C function gives the bits of torch."""
+    generator = torch.Generator().manual_seed(0)
+
+    def same(length: int, width: int) -> bool:
+        given = [*torch.randn(3, length, width, generator=generator)]
+        ends = [torch.rand(length, width, generator=generator) < 0.1 for _ in range(2)]
+        return torch.equal(c_gae(*given, *ends, 0.99, 0.95), gae(*given, *ends, 0.99, 0.95))
+
+    return recursion_is_exact() and all(same(*shape) for shape in product((1, LONG - 1, 5 * LONG), (1, 5, NARROW + 9)))
+
+
+@wraps(gae)
+def gae_in_c(
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, gae_lambda: float
+) -> Tensor:  # fmt: skip
+    floats, ends = (reward, value, next_value), (terminated, done)
+    fits = all(x.dtype is torch.bool and x.is_contiguous() for x in ends) and all(map(is_readable, floats))
+    if fits and reward.dim() == 2 and len({x.shape for x in (*floats, *ends)}) == 1 and gae_is_exact():
+        return c_gae(*floats, *ends, gamma, gae_lambda)
+    return gae(*floats, *ends, gamma, gae_lambda)
+
+
+def order_in_c(keys: Tensor) -> Tensor:
+    """Return `sorted_places(keys)`."""
+    rows, n = keys.shape
+    if keys.dtype is not torch.float32 or keys.stride(1) != 1 or n > MOST_SORTED:
+        return sorted_places(keys)
+    order, memory = torch.empty(rows, n, dtype=torch.int64), torch.empty(2 * n, dtype=torch.int64)
+    unique = function("places")(keys.data_ptr(), keys.stride(0), rows, n, order.data_ptr(), memory.data_ptr())
+    return order if unique else sorted_places(keys)
+
+
+def sums_in_c(tensors: Sequence[Tensor]) -> Tensor:
+    """Return `sums` of across_ranks.py."""
+    kinds = [KINDS.get(x.dtype) for x in tensors]
+    if None in kinds or not all(x.is_contiguous() for x in tensors):
+        return sums(tensors)
+    result, count = torch.empty(len(tensors)), len(tensors)
+    addresses = (Address * count)(*[x.data_ptr() for x in tensors])
+    sizes = (Whole * count)(*[x.numel() for x in tensors])
+    function("sums")(addresses, sizes, (Whole * count)(*kinds), count, result.data_ptr())
+    return result
 
 
 def standardized_in_c(x: Tensor, calls: Calls | None = None) -> Tensor:

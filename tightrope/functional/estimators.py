@@ -65,12 +65,11 @@ def gae(
     done: Bool[Tensor, "T N"],
     gamma: float,
     gae_lambda: float,
-    recursion: Recursion = backward_recursion,
 ) -> Float[Tensor, "T N"]:
     """Return generalised advantage estimates. `next_value` comes from `successor_values`."""
     delta = reward + gamma * next_value * ~terminated - value  # eq. 12
     decay = gamma * gae_lambda * (~done).to(delta.dtype)
-    return recursion(delta, decay)  # eq. 16
+    return backward_recursion(delta, decay)  # eq. 16
 
 
 def discounted_returns(
@@ -156,5 +155,6 @@ def explained_variance(
 ) -> Float[Tensor, ""]:
     """Return 1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant. A constant target gives 0.
     With several ranks, `variance` and `largest` compute over all of them."""
-    varies = largest(target.max()) > -largest(-target.min())  # rounding can make the variance of equal numbers nonzero
+    low, high = target.aminmax()
+    varies = largest(high) > -largest(-low)  # rounding can make the variance of equal numbers nonzero
     return torch.where(varies, 1 - variance(target - prediction) / variance(target), 0.0)
