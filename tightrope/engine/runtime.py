@@ -51,7 +51,7 @@ from .recorded import COMPILED_C, CPU
 from .repeat import Notes, Repetition, Update, repeated
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
-from .update_in_c import clipped_adam_in_c, exceeds_in_c, order_in_c, standardized_in_c, sums_in_c
+from .update_in_c import clipped_adam_in_c, exceeds_in_c, order_in_c, standardized_in_c, sums_in_c, variance_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -294,9 +294,13 @@ class Runtime:
     moments = staticmethod(across_ranks.moments)
     masked_moments = staticmethod(across_ranks.masked_moments)
     masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
-    explained_variance = staticmethod(
-        functools.partial(explained_variance, variance=across_ranks.variance, largest=distributed.all_reduce_max)
-    )
+
+    def explained_variance(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """See functional/estimators.py."""
+        in_c = self.compiles_recordings and not distributed.world().is_distributed
+        variance = variance_in_c if in_c else across_ranks.variance
+        return explained_variance(prediction, target, variance, distributed.all_reduce_max)
+
     advantage_scales = staticmethod(across_ranks.advantage_scales)
     merge = staticmethod(across_ranks.merge)
     update_statistics = staticmethod(across_ranks.update_statistics)

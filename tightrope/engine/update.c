@@ -138,6 +138,17 @@ i64 places(const unsigned *keys, i64 stride, i64 rows, i64 n, i64 *order, unsign
   return 1;
 }
 
+/* The population variance. */
+void variance(const float *x, i64 n, float *out) {
+  double sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+  for (i64 i = 0; i < n; i++) sum += x[i];
+  const double mean = sum / n;
+#pragma omp simd reduction(+ : squares)
+  for (i64 i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+  *out = (float)(squares / n);
+}
+
 /* out = (x - mean) / (std + 1e-8), with the unbiased standard deviation. */
 void standardize(const standardizing *a) {
   const float *restrict x = a->x;

@@ -20,7 +20,7 @@ from ..functional.estimators import LONG, NARROW, backward_recursion, gae
 from ..recording import Array, NotCompiled, RecordedFunction
 from ..recording.compiler import compiled
 from ..rows import MOST_SORTED, sorted_places
-from .across_ranks import standardized_on_host, sums
+from .across_ranks import standardized_on_host, sums, variance
 from .optimize import BETAS, EPS, Optimizer, clipped_adam_on_host
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ SIGNATURES = {
     "backward_recursion": (*[Address] * 3, *[Whole] * 3),
     "gae": (*[Address] * 5, Number, Number, Address, Address, *[Whole] * 3),
     "sums": (*[Address] * 3, Whole, Address),
+    "variance": (Address, Whole, Address),
     "places": (Address, *[Whole] * 3, Address, Address),
     "repeat": (Address, Address, Whole, Address),
 }  # of functions that do not take the address of a struct
@@ -194,6 +195,15 @@ def sums_in_c(tensors: Sequence[Tensor]) -> Tensor:
     addresses = (Address * count)(*[x.data_ptr() for x in tensors])
     sizes = (Whole * count)(*[x.numel() for x in tensors])
     function("sums")(addresses, sizes, (Whole * count)(*kinds), count, result.data_ptr())
+    return result
+
+
+def variance_in_c(x: Tensor) -> Tensor:
+    """Return the population variance."""
+    if not is_readable(x):
+        return variance(x)
+    result = torch.empty(())
+    function("variance")(x.data_ptr(), x.numel(), result.data_ptr())
     return result
 
 
