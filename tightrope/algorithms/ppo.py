@@ -106,7 +106,7 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
     """Return the rollout as a batch, with advantages and value targets."""
     policy, rollout = state.policy, state.rollout
     final_value = state.runtime.final_values(policy, rollout)
-    next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
+    next_value = successor_values(rollout.value, state.runtime.value(policy, state.obs), rollout.done, final_value)
     reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
     ends, decays = (rollout.terminated, rollout.done), (config.gamma, config.gae_lambda)
     advantage = state.functions.gae(reward, rollout.value, next_value, *ends, *decays)  # [detail 5]

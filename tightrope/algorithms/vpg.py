@@ -110,7 +110,7 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
     runtime, done, used = state.runtime, rollout.done, collected & rollout.valid
     alive = alive_mask(done) & used if config.full_reset else used.expand_as(done)
     final_value = runtime.final_values(state.policy, rollout)
-    next_value = successor_values(rollout.value, state.policy.value(state.obs), done, final_value)
+    next_value = successor_values(rollout.value, runtime.value(state.policy, state.obs), done, final_value)
     cut = done | last_row(collected)
     returns = state.functions.discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
     advantage = returns - rollout.value if config.has_critic else returns.clone()

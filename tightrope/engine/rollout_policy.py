@@ -94,6 +94,7 @@ class RecordedPolicy:
         self.methods = methods_of(self.distribution)
         self.samples = RecordedFunction(sample, (shown, noise), steady=True, compiled=compiled)
         self.evaluates = RecordedFunction(evaluate, (block, taken), steady=True, compiled=compiled)
+        self.values = RecordedFunction(policy.value, (shown,), steady=True, compiled=True) if compiled else None
         self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
@@ -108,6 +109,10 @@ class RecordedPolicy:
         alike = given[0].dtype.kind == "f" or other <= 1 / 64
         floats = [i for i, x in enumerate(expected) if x.is_floating_point()]
         sampled = agree([given[i] for i in floats], [expected[i] for i in floats])
+        if self.values is not None and not agree(
+            [self.value(block[: 2 * len(obs)])], [policy.value(block[: 2 * len(obs)])]
+        ):
+            return False
         return bool(alike) and sampled and agree(evaluated, evaluate(block[:part], taken[:part]))
 
     def refresh(self) -> None:
@@ -136,15 +141,29 @@ class RecordedPolicy:
         given = obs.numpy(), action.numpy()
         for start in range(0, rows, block):
             part = slice(start, min(start + block, rows))
-            self._fill([x[part] for x in given])
+            self._fill([x[part] for x in given], self.evaluates)
             self.evaluates.run()
             for out, found in zip((log_prob, value), self.evaluates.results, strict=True):
                 out.numpy()[part] = found[: part.stop - start]
         return log_prob, value
 
-    def _fill(self, values: Sequence[Array]) -> None:
+    @np.errstate(all="ignore")
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, computed in blocks of as many as there are environments."""
+        if self.values is None:
+            return self.policy.value(obs)
+        self.values.refresh()
+        value = torch.empty(len(obs))
+        for start in range(0, len(obs), self.rows):
+            part = value[start : start + self.rows].numpy()
+            self._fill([obs[start : start + self.rows].numpy()], self.values)
+            self.values.run()
+            part[:] = self.values.results[0][: len(part)]
+        return value
+
+    def _fill(self, values: Sequence[Array], recording: RecordedFunction) -> None:
         """Write the first rows of a block. The results for its other rows are ignored."""
-        for place, value in zip(self.evaluates.inputs, values, strict=True):
+        for place, value in zip(recording.inputs, values, strict=True):
             if place is not None:
                 place[: len(value)] = value
 

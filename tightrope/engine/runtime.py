@@ -49,7 +49,7 @@ from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_ad
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
 from .repeat import Notes, Repetition, Update, repeated
-from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
+from .rollout_policy import EagerPolicy, RecordedPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
 from .update_in_c import clipped_adam_in_c, exceeds_in_c, order_in_c, standardized_in_c, sums_in_c, variance_in_c
 
@@ -87,6 +87,7 @@ class Runtime:
         self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
+        self.actor: RolloutPolicy | None = None  # of the last rollout
         self.calls: Notes | None = None
         self.as_written, self.repetition = set[object](), cast(Repetition | None, None)
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
@@ -185,7 +186,7 @@ class Runtime:
         """Fill the rollout with the fastest policy of this runtime, see `collect.collect`. Only eager mode on the CPU stops
         early; elsewhere the caller masks the steps after the rollout's end."""
         activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
-        actor = self.rollout_policy(policy, obs, noise.action)
+        self.actor = actor = self.rollout_policy(policy, obs, noise.action)
         self.recorded.unchanged = policy if self.records else None
         if not self._capturing:
             self.env_steps.renew()
@@ -204,10 +205,15 @@ class Runtime:
             actor = fused_policy(policy, self.kernels)
         return actor or EagerPolicy(policy, functools.partial(self.call, "part", self.compiled(rollout_policy.act)))
 
+    def value(self, policy: ActorCritic, obs: Tensor) -> Tensor:
+        """Return the values of observations, before the first gradient after a rollout by its recording."""
+        actor = self.actor if self.recorded.unchanged is policy else None
+        return actor.value(obs) if isinstance(actor, RecordedPolicy) else policy.value(obs)
+
     def final_values(self, policy: ActorCritic, rollout: Rollout) -> Tensor:
         """Return V(final_obs) where an episode was truncated, and 0 elsewhere. (T, N)"""
         if not self.on_device:
-            return collection.truncated_values(policy, rollout)
+            return collection.truncated_values(functools.partial(self.value, policy), rollout)
         fused = None if self.kernels is None else fused_policy(policy, self.kernels)
         return collection.masked_final_values(policy.value if fused is None else fused.value, rollout)
 
