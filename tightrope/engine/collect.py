@@ -168,7 +168,7 @@ def evaluate_rollout(actor: RolloutPolicy, rollout: Rollout) -> None:
 def truncated_values(value_of: Callable[[Tensor], Tensor], rollout: Rollout) -> Tensor:
     """Return V(final_obs) where an episode was truncated, 0 elsewhere. Evaluates only the truncated rows. (T, N)"""
     value = torch.zeros_like(rollout.value)
-    if rollout.truncated.any():
+    if rollout.truncated.numpy().any():
         value[rollout.truncated] = value_of(rollout.final_obs[rollout.truncated])
     return value
 

@@ -196,7 +196,6 @@ class Repetition:
     def run(self, notes: Notes, numbers: Numbers, stopped: Tensor | None) -> Tensor:
         """Make all updates but the first as it was noted. Returns the numbers of all, (K, M)."""
         width, table = len(numbers), torch.empty(self.count, len(numbers))
-        table[0] = torch.stack(numbers)
         calls = (Call * len(notes.found))(
             *(Call(ctypes.cast(function(name), Address), ctypes.addressof(x)) for name, x in notes.found)
         )
@@ -204,15 +203,16 @@ class Repetition:
         a = self.arguments
         a.calls, a.num_calls, a.numbers, a.width = ctypes.addressof(calls), len(calls), ctypes.addressof(places), width
         a.stopped = None if stopped is None else stopped.data_ptr()
+        function("write_row")(ctypes.addressof(a), table.data_ptr())
         start, at_once = 1, max(1, ROWS_AT_ONCE // self.rows)
         while start < self.count:
             count = min(at_once, self.count - start)
-            taken = self.fill(start, count, table[start].data_ptr())
+            taken = self.fill(start, count, table.data_ptr() + start * width * table.itemsize)
             activity.mark()
             start += taken
             if taken < count:
                 break
-        return table[:start]
+        return table if start == self.count else table[:start]
 
 
 def repetition_of(minibatches: Iterable[Batch], last: Repetition | None) -> Repetition | None:

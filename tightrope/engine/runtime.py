@@ -51,7 +51,15 @@ from .recorded import COMPILED_C, CPU
 from .repeat import Notes, Repetition, Update, repeated
 from .rollout_policy import EagerPolicy, RecordedPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
-from .update_in_c import clipped_adam_in_c, exceeds_in_c, order_in_c, standardized_in_c, sums_in_c, variance_in_c
+from .update_in_c import (
+    clipped_adam_in_c,
+    exceeds_in_c,
+    explained_variance_in_c,
+    masked_mean_in_c,
+    order_in_c,
+    standardized_in_c,
+    sums_in_c,
+)
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -126,6 +134,8 @@ class Runtime:
 
     def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
         """Call the function in the precision of this runtime, as a CUDA graph if the runtime captures this unit."""
+        if self._running:
+            return self.call(unit, function, *args)
         with self.arithmetic():
             return self.call(unit, function, *args)
 
@@ -299,13 +309,18 @@ class Runtime:
     any_rank = staticmethod(distributed.any_rank)
     moments = staticmethod(across_ranks.moments)
     masked_moments = staticmethod(across_ranks.masked_moments)
-    masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
 
     def explained_variance(self, prediction: Tensor, target: Tensor) -> Tensor:
         """See functional/estimators.py."""
-        in_c = self.compiles_recordings and not distributed.world().is_distributed
-        variance = variance_in_c if in_c else across_ranks.variance
-        return explained_variance(prediction, target, variance, distributed.all_reduce_max)
+        if self.compiles_recordings and not distributed.world().is_distributed:
+            return explained_variance_in_c(prediction, target)
+        return explained_variance(prediction, target, across_ranks.variance, distributed.all_reduce_max)
+
+    def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        """See functional/estimators.py."""
+        if self.compiles_recordings and not distributed.world().is_distributed:
+            return masked_mean_in_c(x, mask)
+        return masked_mean(x, mask, across_ranks.sum_over_ranks)
 
     advantage_scales = staticmethod(across_ranks.advantage_scales)
     merge = staticmethod(across_ranks.merge)

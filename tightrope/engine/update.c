@@ -138,15 +138,34 @@ i64 places(const unsigned *keys, i64 stride, i64 rows, i64 n, i64 *order, unsign
   return 1;
 }
 
-/* The population variance. */
-void variance(const float *x, i64 n, float *out) {
+/* The population variance of a - b. Without b, of a. */
+static double variance(const float *a, const float *b, i64 n) {
   double sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
-  for (i64 i = 0; i < n; i++) sum += x[i];
+  for (i64 i = 0; i < n; i++) sum += b ? a[i] - b[i] : a[i];
   const double mean = sum / n;
 #pragma omp simd reduction(+ : squares)
-  for (i64 i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
-  *out = (float)(squares / n);
+  for (i64 i = 0; i < n; i++) {
+    const double x = (b ? a[i] - b[i] : a[i]) - mean;
+    squares += x * x;
+  }
+  return squares / n;
+}
+
+/* `explained_variance` of functional/estimators.py. */
+void explained_variance(const float *prediction, const float *target, i64 n, float *out) {
+  i64 varies = 0;
+  for (i64 i = 1; i < n; i++) varies |= target[i] != target[0];
+  *out = varies ? (float)(1 - variance(target, prediction, n) / variance(target, 0, n)) : 0;
+}
+
+/* `masked_mean` of functional/estimators.py. */
+void masked_mean(const float *x, const u8 *mask, i64 n, float *out) {
+  double sum = 0;
+  i64 count = 0;
+#pragma omp simd reduction(+ : sum, count)
+  for (i64 i = 0; i < n; i++) sum += mask[i] ? x[i] : 0, count += mask[i];
+  *out = (float)(sum / (count ? count : 1));
 }
 
 /* out = (x - mean) / (std + 1e-8), with the unbiased standard deviation. */
@@ -224,6 +243,11 @@ static void gather(const repetition *r, const i64 *order) {
   }
 }
 
+/* Write the numbers that an update has returned. */
+void write_row(const repetition *r, float *row) {
+  for (i64 j = 0; j < r->width; j++) row[j] = *r->numbers[j];
+}
+
 /* Make an update for each of `count` minibatches, by the calls that were noted in one of them, and write a row of its numbers.
    Returns how many were made before one has set `stopped`. */
 i64 repeat(const repetition *r, const i64 *order, i64 count, float *table) {
@@ -231,7 +255,7 @@ i64 repeat(const repetition *r, const i64 *order, i64 count, float *table) {
     gather(r, order + k * r->rows);
     for (i64 i = 0; i < r->num_calls; i++) r->calls[i].run(r->calls[i].arguments);
     if (r->stopped && *r->stopped) return k;
-    for (i64 j = 0; j < r->width; j++) table[k * r->width + j] = *r->numbers[j];
+    write_row(r, table + k * r->width);
   }
   return count;
 }

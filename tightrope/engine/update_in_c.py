@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..functional.estimators import LONG, NARROW, backward_recursion, gae
+from ..functional.estimators import LONG, NARROW, backward_recursion, explained_variance, gae, masked_mean
 from ..recording import Array, NotCompiled, RecordedFunction
 from ..recording.compiler import compiled
 from ..rows import MOST_SORTED, sorted_places
-from .across_ranks import standardized_on_host, sums, variance
+from .across_ranks import standardized_on_host, sums
 from .optimize import BETAS, EPS, Optimizer, clipped_adam_on_host
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ SIGNATURES = {
     "backward_recursion": (*[Address] * 3, *[Whole] * 3),
     "gae": (*[Address] * 5, Number, Number, Address, Address, *[Whole] * 3),
     "sums": (*[Address] * 3, Whole, Address),
-    "variance": (Address, Whole, Address),
+    "explained_variance": (Address, Address, Whole, Address),
+    "masked_mean": (Address, Address, Whole, Address),
+    "write_row": (Address, Address),
     "places": (Address, *[Whole] * 3, Address, Address),
     "repeat": (Address, Address, Whole, Address),
 }  # of functions that do not take the address of a struct
@@ -198,12 +200,21 @@ def sums_in_c(tensors: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def variance_in_c(x: Tensor) -> Tensor:
-    """Return the population variance."""
-    if not is_readable(x):
-        return variance(x)
+def explained_variance_in_c(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return `explained_variance`."""
+    if not (is_readable(prediction) and is_readable(target) and prediction.shape == target.shape):
+        return explained_variance(prediction, target)
     result = torch.empty(())
-    function("variance")(x.data_ptr(), x.numel(), result.data_ptr())
+    function("explained_variance")(prediction.data_ptr(), target.data_ptr(), target.numel(), result.data_ptr())
+    return result
+
+
+def masked_mean_in_c(x: Tensor, mask: Tensor) -> Tensor:
+    """Return `masked_mean`."""
+    if not (is_readable(x) and mask.is_contiguous() and mask.dtype is torch.bool and x.shape == mask.shape):
+        return masked_mean(x, mask)
+    result = torch.empty(())
+    function("masked_mean")(x.data_ptr(), mask.data_ptr(), x.numel(), result.data_ptr())
     return result
 
 
