@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -260,7 +260,7 @@ class Batch:
         ends = [len(self) * i // count for i in range(count + 1)]
         return [end - start for start, end in pairwise(ends) if end > start]
 
-    def minibatches(self, count: int, order: Tensor) -> Minibatches[Self]:
+    def minibatches(self, count: int, order: Tensor) -> Minibatches:
         """Return `count` disjoint minibatches for each epoch's order."""
         return Minibatches(self, self.sizes(count), order)
 
@@ -269,18 +269,15 @@ def columns_of(batch: Batch) -> list[Tensor]:
     return [getattr(batch, name) for name in type(batch).__match_args__]
 
 
-B = TypeVar("B", bound=Batch)
-
-
 @dataclass(frozen=True, eq=False)
-class Minibatches(Generic[B]):
+class Minibatches:
     """Parts of a batch, with these sizes for each epoch's order, as views of a shuffled copy of one or several epochs."""
 
-    batch: B
+    batch: Batch
     sizes: list[int]
     order: Tensor  # (epochs, rows)
 
-    def __iter__(self) -> Iterator[B]:
+    def __iter__(self) -> Iterator[Batch]:
         columns, kind = columns_of(self.batch), type(self.batch)
         epochs = max(1, COPIED_AT_ONCE // max(1, sum(x.nbytes for x in columns)))
         for orders in torch.split(self.order, epochs):

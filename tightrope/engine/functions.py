@@ -21,7 +21,7 @@ from ..functional import (
 from ..functional.losses import Equation
 from ..types import Batch, Settings
 from .across_ranks import sum_over_ranks
-from .update_in_c import gae_in_c, recursion_in_c
+from .estimates_in_c import gae_in_c, recursion_in_c
 
 
 def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:

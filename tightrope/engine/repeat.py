@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import activity
 from ..types import Batch, Minibatches, columns_of
-from .distributed import world
 from .update_in_c import Address, Whole, function
 
 Numbers = tuple[Tensor, ...]
@@ -28,23 +27,23 @@ Update = Callable[..., tuple[Tensor | None, Numbers]]
 ROWS_AT_ONCE = 1 << 14  # rows of minibatches between marks of activity and looks at signals
 
 
-class Repeats(Protocol):
+class Executor(Protocol):
     """The part of a runtime that makes updates."""
 
-    compiles_recordings: bool
     watcher: Any
-    calls: Notes | None  # what notes the C functions that are called now
-    as_written: set[object]  # updates that cannot be repeated
-    repetition: Repetition | None  # of the last phase
+    repeats: Repeats
+
+    @property
+    def uses_c(self) -> bool: ...
 
     def halted(self, stopped: Tensor) -> bool: ...
 
 
-class Notes(TorchDispatchMode):
+class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The C functions that are called inside; not complete if anything else is done to tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[str, ctypes.Structure]] = []
         self.kept: list[object] = []
         self.complete, self.ignores = True, False
@@ -70,18 +69,40 @@ class Notes(TorchDispatchMode):
             self.ignores = False
 
 
+class Repeats:
+    """What a runtime knows of its updates."""
+
+    def __init__(self) -> None:
+        self.calls: Notes | None = None  # what notes the C functions that are called now
+        self.as_written = set[object]()  # updates that cannot be repeated
+        self.repetition: Repetition | None = None  # of the last phase
+
+    @contextmanager
+    def noted(self) -> Iterator[Notes]:
+        """Inside, the runtime notes the C functions that it calls."""
+        with Notes() as self.calls:
+            try:
+                yield self.calls
+            finally:
+                self.calls = None
+
+
 class Updates:
     """The updates of a phase so far, and the numbers that they returned."""
 
-    def __init__(self, runtime: Repeats, update: Update) -> None:
+    def __init__(self, runtime: Executor, update: Update) -> None:
         self.runtime, self.update = runtime, update
         self.stopped: Tensor | None = None
         self.rows: list[Numbers] = []
         self.flags: list[Tensor] = []
 
-    def make(self, minibatch: Batch, *others: object) -> bool:
-        """Make an update. Returns False if it ends the phase."""
+    def make(self, minibatch: Batch, *others: object) -> Numbers:
+        """Make an update and return its numbers."""
         self.stopped, numbers = self.update(self.stopped, minibatch, *others)
+        return numbers
+
+    def add(self, numbers: Numbers) -> bool:
+        """Add the numbers of the last update. Returns False, and drops them, if it ends the phase."""
         if self.stopped is not None:
             if self.runtime.halted(self.stopped):
                 return False
@@ -95,41 +116,29 @@ class Updates:
 
 
 def repeated(
-    runtime: Repeats, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
+    runtime: Executor, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
 ) -> tuple[Tensor, Tensor | None]:
     """Call `update(stopped, minibatch, ...)` with each minibatch and item of `others`, where `stopped` is what the call before
     returned, at first None. Return the numbers of all updates (K, M), and flags (K,) of those that were skipped, or None."""
-    made, key = Updates(runtime, update), getattr(update, "__code__", update)
-    if runtime.compiles_recordings and runtime.watcher is None and key not in runtime.as_written:
-        runtime.repetition = repetition = repetition_of(minibatches, runtime.repetition)
-        if repetition is not None and not world().is_distributed:
-            its = [iter(x) for x in others]
-            rest = [next(x) for x in its]
-            with noting(runtime) as notes:
-                goes_on = made.make(repetition.minibatch(0), *rest)
-            if not goes_on:
+    made, key, repeats = Updates(runtime, update), getattr(update, "__code__", update), runtime.repeats
+    if runtime.uses_c and runtime.watcher is None and key not in repeats.as_written:
+        repeats.repetition = repetition = repetition_of(minibatches, repeats.repetition)
+        if repetition is not None:
+            iterators = [iter(x) for x in others]
+            rest, first = [next(x) for x in iterators], repetition.minibatch(0)
+            with repeats.noted() as notes:
+                numbers = made.make(first, *rest)
+            if not made.add(numbers):
                 return made.result()
-            numbers = made.rows[0]
             plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in numbers) and not any(rest)
             if notes.complete and plain:
                 return repetition.run(notes, numbers, made.stopped), None
-            runtime.as_written.add(key)
-            minibatches, others = islice(minibatches, 1, None), tuple(its)
+            repeats.as_written.add(key)
+            minibatches, others = islice(minibatches, 1, None), tuple(iterators)
     for args in zip(minibatches, *others, strict=False):
-        if not made.make(*args):
+        if not made.add(made.make(*args)):
             break
     return made.result()
-
-
-@contextmanager
-def noting(runtime: Repeats) -> Iterator[Notes]:
-    """Inside, the runtime notes the C functions that it calls."""
-    with Notes() as notes:
-        runtime.calls = notes
-        try:
-            yield notes
-        finally:
-            runtime.calls = None
 
 
 # in C -----------------------------------------------------------------------------------------------------------------
@@ -159,7 +168,7 @@ class Arguments(ctypes.Structure):
 class Repetition:
     """Minibatches of one size, which are copied to the same memory one after the other."""
 
-    def __init__(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> None:
+    def __init__(self, minibatches: Minibatches, columns: list[Tensor]) -> None:
         self.kind, self.rows = type(minibatches.batch), minibatches.sizes[0]
         self.taken = [torch.empty(self.rows, *x.shape[1:], dtype=x.dtype) for x in columns]
         each = [Column(None, x.data_ptr(), x.nbytes // self.rows) for x in self.taken]
@@ -168,13 +177,13 @@ class Repetition:
         flat = columns_of(self.kind(*self.taken).flat())
         self.as_views = all(x.data_ptr() == y.data_ptr() for x, y in zip(flat, self.taken, strict=True))
 
-    def fits(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> bool:
+    def fits(self, minibatches: Minibatches, columns: list[Tensor]) -> bool:
         """Whether other minibatches have the same rows."""
         pairs = zip(columns, self.taken, strict=True)
         same = self.kind is type(minibatches.batch) and self.rows == minibatches.sizes[0]
         return same and all(x.shape[1:] == y.shape[1:] and x.dtype is y.dtype for x, y in pairs)
 
-    def take(self, minibatches: Minibatches[Batch], columns: list[Tensor]) -> None:
+    def take(self, minibatches: Minibatches, columns: list[Tensor]) -> None:
         """Use these minibatches from now on."""
         self.given, self.order, self.count = columns, minibatches.order, minibatches.order.numel() // self.rows
         for place, x in zip(self.columns, columns, strict=True):

@@ -13,8 +13,8 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
@@ -23,14 +23,15 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import PPOLoss, collected_mask, explained_variance, masked_mean, standardize
+from ..functional import PPOLoss, standardize
 from ..models import ActorCritic
 from ..output import print_line
 from ..recording import turned_off, why_not_compiled
 from ..types import Batch, Env, Rollout
-from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
+from . import distributed, rollout_policy
 from .across_ranks import Scale, moments, standardized, standardized_on_host
+from .estimates_in_c import order_in_c
 from .gradients import KernelGradients, RecordedGradients
 from .graph import Graph, graph_key
 from .kernels import (
@@ -48,30 +49,21 @@ from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
-from .repeat import Notes, Repetition, Update, repeated
+from .repeat import Repeats, repeated
 from .rollout_policy import EagerPolicy, RecordedPolicy, RolloutPolicy, recorded_policy
+from .statistics import Statistics
 from .units import Unit
-from .update_in_c import (
-    clipped_adam_in_c,
-    exceeds_in_c,
-    explained_variance_in_c,
-    masked_mean_in_c,
-    order_in_c,
-    standardized_in_c,
-    sums_in_c,
-)
+from .update_in_c import clipped_adam_in_c, exceeds_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
-MIN_CALLS = (
-    3_000  # gradient steps and calls of `env.step` from which a run's recordings are compiled, in about a second
-)
+MIN_CALLS = 3_000  # gradient steps and calls of `env.step` from which recordings are compiled, in about a second
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Runtime:
+class Runtime(Statistics):
     """How a run is executed.
 
     `unit` is what one CUDA graph holds. `say` prints a line when something runs slower than it could. `on_device` means that
@@ -96,8 +88,7 @@ class Runtime:
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
         self.actor: RolloutPolicy | None = None  # of the last rollout
-        self.calls: Notes | None = None
-        self.as_written, self.repetition = set[object](), cast(Repetition | None, None)
+        self.repeats = Repeats()
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
@@ -134,9 +125,7 @@ class Runtime:
 
     def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
         """Call the function in the precision of this runtime, as a CUDA graph if the runtime captures this unit."""
-        if self._running:
-            return self.call(unit, function, *args)
-        with self.arithmetic():
+        with nullcontext() if self._running else self.arithmetic():
             return self.call(unit, function, *args)
 
     @contextmanager
@@ -245,34 +234,28 @@ class Runtime:
             return autograd(loss, policy, batch, optimizer, self.compiled(evaluated))
 
         if self.records:
-            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad, self.calls))
+            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad, self.repeats.calls))
         by_hand = not self.uses_numpy and self.precision != "bf16"
         form = self.by_kernels.find(loss, policy, batch, optimizer) if by_hand else None
-        if form is None:
-            return cast(Terms, plain(loss, policy, batch))
-        return cast(Terms, form(cast(PPOLoss, loss), batch))
+        return cast(Terms, plain(loss, policy, batch) if form is None else form(cast(PPOLoss, loss), batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
         if (squares := self.by_kernels.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
         if self.compiles_recordings:
-            return clipped_adam_in_c(optimizer, max_grad_norm, stopped, self.calls)
+            return clipped_adam_in_c(optimizer, max_grad_norm, stopped, self.repeats.calls)
         if self.uses_numpy:
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
-    def repeat(
-        self, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Make an update for each minibatch, see `repeat.repeated`."""
-        return repeated(self, update, minibatches, *others)
+    repeat = repeated  # makes an update for each minibatch
 
     def order(self, batch: Batch, keys: Tensor) -> Tensor:
         """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
-        if self.has_orders:
-            return keyed_order(keys, len(batch))
-        return order_in_c(keys[:, : len(batch)]) if self.compiles_recordings else batch.order(keys)
+        if self.compiles_recordings:
+            return order_in_c(keys[:, : len(batch)])
+        return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
 
     def beyond(self, limit: float | None, number: Tensor, before: Tensor | None) -> Tensor | None:
         """Return a flag: 1 once a number has exceeded the limit in any update of a phase but the first, for which `before` is
@@ -280,7 +263,7 @@ class Runtime:
         if limit is None:
             return None
         if self.compiles_recordings:
-            return exceeds_in_c(before, number, limit, self.calls)
+            return exceeds_in_c(before, number, limit, self.repeats.calls)
         return torch.zeros_like(number) if before is None else torch.maximum(before, (number > limit).float())
 
     def halted(self, stopped: Tensor) -> bool:
@@ -293,44 +276,10 @@ class Runtime:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
             if self.compiles_recordings:
-                return standardized_in_c(x, self.calls)
+                return standardized_in_c(x, self.repeats.calls)
             return standardized_on_host(x) if self.uses_numpy else self.compiled(standardized)(x)
         result: Tensor = standardize(x, *(scale or moments(x)))
         return result
-
-    # statistics over all ranks; a single process sends no message ------------------------------------------------------
-
-    def sums(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the sum of each tensor on this rank, see `across_ranks.sums`."""
-        return sums_in_c(tensors) if self.compiles_recordings else across_ranks.sums(tensors)
-
-    all_reduce_sum = staticmethod(distributed.all_reduce_sum)
-    all_reduce_max = staticmethod(distributed.all_reduce_max)
-    any_rank = staticmethod(distributed.any_rank)
-    moments = staticmethod(across_ranks.moments)
-    masked_moments = staticmethod(across_ranks.masked_moments)
-
-    def explained_variance(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """See functional/estimators.py."""
-        if self.compiles_recordings and not distributed.world().is_distributed:
-            return explained_variance_in_c(prediction, target)
-        return explained_variance(prediction, target, across_ranks.variance, distributed.all_reduce_max)
-
-    def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        """See functional/estimators.py."""
-        if self.compiles_recordings and not distributed.world().is_distributed:
-            return masked_mean_in_c(x, mask)
-        return masked_mean(x, mask, across_ranks.sum_over_ranks)
-
-    advantage_scales = staticmethod(across_ranks.advantage_scales)
-    merge = staticmethod(across_ranks.merge)
-    update_statistics = staticmethod(across_ranks.update_statistics)
-
-    @staticmethod
-    def collected_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-        """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
-        ranks = distributed.world().size if distributed.world().is_distributed else 1
-        return collected_mask(terminated, fraction, across_ranks.sum_over_ranks, ranks)
 
 
 def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:
