@@ -130,7 +130,7 @@ def repeated(
                 numbers = made.make(first, *rest)
             if not made.add(numbers):
                 return made.result()
-            plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in numbers) and not any(rest)
+            plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in numbers) and all(x is None for x in rest)
             if notes.complete and plain:
                 return repetition.run(notes, numbers, made.stopped), None
             repeats.as_written.add(key)
