@@ -12,8 +12,7 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import Runtime
-from tightrope.engine.across_ranks import finite_sum
-from tightrope.engine.metrics import Reading, health, unhealthy
+from tightrope.engine.metrics import Reading, finite_sum, health, unhealthy
 from tightrope.functional import PPOTerms, VPGTerms, terms_to_check
 from tightrope.training.presets import PRESETS
 
@@ -116,8 +115,8 @@ def test_large_numbers_are_numbers() -> None:
 
 
 def test_whole_numbers_are_finite_and_half_ones_do_not_overflow() -> None:
-    assert finite_sum(torch.full((64, 84, 84), 255, dtype=torch.uint8)) == 0
-    assert torch.isfinite(finite_sum(torch.full((100,), 6e4, dtype=torch.float16)))
+    assert finite_sum(torch.full((64, 84, 84), 255, dtype=torch.uint8), None) == 0
+    assert torch.isfinite(finite_sum(torch.full((100,), 6e4, dtype=torch.float16), None))
 
 
 @pytest.mark.parametrize(("env", "algo"), sorted(key for key in PRESETS if key[0] in tr.envs.ENVS))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import Runtime
-from tightrope.engine.repeat import Repetition, Update
+from tightrope.engine.repeat import Repetition
 from tightrope.functional import PPOLoss
 from tightrope.types import Batch
 
@@ -106,90 +106,79 @@ def test_a_stop_drops_the_update_that_causes_it(repeated: list[int]) -> None:
 # updates that do more -------------------------------------------------------------------------------------------------
 
 
-def made_by(update_of: Callable[[Any, list[int]], Update], repeats: bool = True) -> tuple[list[int], Tensor, Tensor]:
-    """The numbers of the updates that ran as they are written, the numbers logged, and the parameters afterwards."""
-    agent = tr.PPO("CartPole-v1", **SMALL)
-    state, counted = agent.state, list[int]()
-    state.runtime = Runtime(compiles_recordings=True, watcher=None if repeats else lambda *_: None)
-    generator = torch.Generator().manual_seed(2)
-    rows = torch.randn(6, 64, 4, generator=generator)
-    action = torch.randint(2, (64,), generator=generator)
-    batch = Batch(rows[0], action, *(rows[i, :, 0].contiguous() for i in range(1, 5)))
-    state.optimizer.learning_rate.fill_(0.01)
-    order = torch.stack([torch.randperm(64, generator=generator) for _ in range(2)])
-    table, _ = state.runtime.repeat(update_of(state, counted), batch.minibatches(4, order))
-    return counted, table, state.optimizer.flat.clone()
+class Updating:
+    """A small agent, and the updates of one phase on random numbers."""
 
+    def __init__(self, repeats: bool = True) -> None:
+        agent = tr.PPO("CartPole-v1", **SMALL)
+        self.state = state = agent.state
+        state.runtime = Runtime(compiles_recordings=True, watcher=None if repeats else lambda *_: None)
+        generator = torch.Generator().manual_seed(2)
+        rows = torch.randn(6, 64, 4, generator=generator)
+        action = torch.randint(2, (64,), generator=generator)
+        batch = Batch(rows[0], action, *(rows[i, :, 0].contiguous() for i in range(1, 5)))
+        state.optimizer.learning_rate.fill_(0.01)
+        order = torch.stack([torch.randperm(64, generator=generator) for _ in range(2)])
+        self.updates = state.runtime.updates(batch.minibatches(4, order))
+        self.average = state.optimizer.flat.clone()
 
-def plain(state: Any, counted: list[int]) -> Update:
-    loss = PPOLoss(0.2, 0.5, 0.01, False)
-
-    def update(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        counted.append(len(counted))
+    def update(self, minibatch: Batch) -> tuple[Tensor, ...]:
+        state, loss = self.state, PPOLoss(0.2, 0.5, 0.01, False)
         terms = state.runtime.backward(loss, state.policy, minibatch, state.optimizer)
-        return None, (*terms, state.runtime.step(state.optimizer, 0.5))
-
-    return update
+        return *terms, state.runtime.step(state.optimizer, 0.5)
 
 
-def with_average(state: Any, counted: list[int]) -> Update:
-    once, average = plain(state, counted), state.optimizer.flat.clone()
-
-    def update(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        _, numbers = once(None, minibatch)
-        average.lerp_(state.optimizer.flat, 0.1)
-        return None, (*numbers, average.sum())
-
-    return update
+def with_average(given: Updating, minibatch: Batch) -> tuple[Tensor, ...]:
+    numbers = given.update(minibatch)
+    given.average.lerp_(given.state.optimizer.flat, 0.1)
+    return *numbers, given.average.sum()
 
 
-def with_a_look(state: Any, counted: list[int]) -> Update:
-    once = plain(state, counted)
-
-    def update(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        _, numbers = once(None, minibatch)
-        if float(numbers[0]) > 0:
-            state.optimizer.learning_rate.mul_(0.5)
-        return None, numbers
-
-    return update
+def with_a_look(given: Updating, minibatch: Batch) -> tuple[Tensor, ...]:
+    numbers = given.update(minibatch)
+    if float(numbers[0]) > 0:
+        given.state.optimizer.learning_rate.mul_(0.5)
+    return numbers
 
 
-def with_numpy(state: Any, counted: list[int]) -> Update:
-    once = plain(state, counted)
-
-    def update(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        minibatch.advantage = torch.from_numpy(minibatch.advantage.numpy().clip(-1, 1))
-        return once(None, minibatch)
-
-    return update
+def with_numpy(given: Updating, minibatch: Batch) -> tuple[Tensor, ...]:
+    minibatch.advantage = torch.from_numpy(minibatch.advantage.numpy().clip(-1, 1))
+    return given.update(minibatch)
 
 
-def with_a_vector(state: Any, counted: list[int]) -> Update:
-    once = plain(state, counted)
-
-    def update(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        return None, (*once(None, minibatch)[1], minibatch.advantage.amax())
-
-    return update
+def with_a_vector(given: Updating, minibatch: Batch) -> tuple[Tensor, ...]:
+    return *given.update(minibatch), minibatch.advantage.amax()
 
 
-@pytest.mark.parametrize("update_of", [with_average, with_a_look, with_numpy, with_a_vector])
-def test_an_update_that_does_more_runs_as_it_is_written(update_of: Callable[[Any, list[int]], Update]) -> None:
-    counted, table, parameters = made_by(update_of)
-    assert len(counted) == 8
-    _, expected, same = made_by(update_of, repeats=False)
-    assert torch.equal(table, expected)
-    assert torch.equal(parameters, same)
+def with_a_marked_function(given: Updating, minibatch: Batch) -> tuple[Tensor, ...]:
+    """The runtime runs another function meanwhile, as an algorithm's `estimate`."""
+    given.state.runtime.run("part", lambda: None)
+    return given.update(minibatch)
 
 
-def test_any_update_of_the_runtime_is_repeated() -> None:
-    counted, table, parameters = made_by(plain)
-    assert len(counted) == 1
-    assert table.shape == (8, 6)
-    counted, expected, same = made_by(plain, repeats=False)
-    assert len(counted) == 8
-    assert torch.equal(table, expected)
+def made_by(
+    update: Callable[[Updating, Batch], tuple[Tensor, ...]], repeats: bool = True
+) -> tuple[int, list[Tensor], Tensor]:
+    """The number of updates that ran as they are written, the means of what was logged, and the parameters afterwards."""
+    given, count = Updating(repeats), 0
+    for minibatch in given.updates:
+        given.updates.add(*update(given, minibatch))
+        count += 1
+    return count, [*given.updates.means()], given.state.optimizer.flat.clone()
+
+
+MORE = [with_average, with_a_look, with_numpy, with_a_vector, with_a_marked_function]
+
+
+@pytest.mark.parametrize(("update", "written"), [*((f, 8) for f in MORE), (Updating.update, 1)])
+def test_only_updates_that_call_c_functions_alone_are_repeated(
+    update: Callable[[Updating, Batch], tuple[Tensor, ...]], written: int
+) -> None:
+    count, means, parameters = made_by(update)
+    assert count == written
+    count, expected, same = made_by(update, repeats=False)
+    assert count == 8
+    assert all(map(torch.equal, means, expected))
     assert torch.equal(parameters, same)
 
 
@@ -208,14 +197,21 @@ def test_minibatches_of_a_users_own_are_asked_for_one_after_the_other() -> None:
     assert len({*seen}) == len(seen) == 12
 
 
-def test_an_error_in_an_update_leaves_nothing_noted() -> None:
-    runtime = Runtime(compiles_recordings=True)
+@pytest.mark.parametrize("leaves", ["by an error", "by break"])
+def test_a_loop_that_is_left_leaves_nothing_noted(leaves: str) -> None:
+    given = Updating()
 
-    def broken(_: Tensor | None, minibatch: Batch) -> tuple[None, tuple[Tensor, ...]]:
-        raise ArithmeticError
+    def learn() -> None:
+        for _ in given.updates:
+            if leaves == "by break":
+                break
+            raise ArithmeticError
 
-    batch = Batch(*torch.zeros(6, 8))
-    with pytest.raises(ArithmeticError):
-        runtime.repeat(broken, batch.minibatches(2, torch.arange(8)[None]))
-    assert runtime.repeats.calls is None
+    kept = None  # the traceback, and with it the loop
+    try:
+        given.state.runtime.run("part", learn)
+    except ArithmeticError as error:
+        kept = error
+    assert (kept is None) == (leaves == "by break")
+    assert given.state.runtime.repeats.calls is None
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()

@@ -16,8 +16,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, Scale, State, health, run_as, under_guard
-from ..functional import PPOLoss, PPOTerms, mean_of_taken, running_returns, successor_values
+from ..engine import Noise, State, health, run_as, under_guard
+from ..functional import PPOLoss, PPOTerms, running_returns, successor_values
 from ..types import Batch
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
 from .common import start as start  # re-exported
@@ -123,19 +123,15 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     order = runtime.order(batch, shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
     minibatches = use.minibatches(batch, config.num_minibatches, order)  # [detail 6]
-
-    def update(
-        stopped: Tensor | None, minibatch: Batch, scale: Scale | None
-    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    updates = runtime.updates(minibatches, scales)
+    for minibatch, scale in updates:
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
         terms = runtime.backward(loss, policy, minibatch, optimizer)
-        stopped = runtime.beyond(
-            config.target_kl, terms.approx_kl, stopped
-        )  # the first step of a phase is always taken
-        return stopped, (*terms, runtime.step(optimizer, config.max_grad_norm, stopped))
+        stopped = updates.stop_above(config.target_kl, terms.approx_kl)  # never in the first update of a phase
+        updates.add(*terms, runtime.step(optimizer, config.max_grad_norm, stopped))
 
-    *means, grad_norm = mean_of_taken(*runtime.repeat(update, minibatches, scales)).unbind()
+    *means, grad_norm = updates.means()
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)

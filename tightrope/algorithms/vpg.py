@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, State, health, run_as, under_guard
-from ..functional import VPGLoss, VPGTerms, alive_mask, last_row, mean_of_taken, standardize, successor_values
+from ..functional import VPGLoss, VPGTerms, alive_mask, last_row, standardize, successor_values
 from ..types import Rollout, Settings, Trajectories
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, refuse, training_loop
 from .common import start as start  # re-exported
@@ -131,13 +131,12 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished
     batch = estimate(state, config, rollout, collected)
     reuse, vf_coef = (config.use_importance_weights, config.weight_clamp), config.vf_coef * config.has_critic
     loss = VPGLoss(*reuse, vf_coef, config.entropy_weight(state), use.importance_weights, use.policy_gradient)
-
-    def update(_: Tensor | None, trajectories: Trajectories) -> tuple[None, tuple[Tensor, ...]]:
+    updates = runtime.updates(batch.minibatches(config.num_batches, runtime.order(batch, shuffle)))
+    for trajectories in updates:
         terms = runtime.backward(loss, policy, trajectories, optimizer)
-        return None, (*terms, runtime.step(optimizer, config.max_grad_norm))
+        updates.add(*terms, runtime.step(optimizer, config.max_grad_norm))
 
-    minibatches = batch.minibatches(config.num_batches, runtime.order(batch, shuffle))
-    *means, grad_norm = mean_of_taken(*runtime.repeat(update, minibatches))
+    *means, grad_norm = updates.means()
     terms, alive = VPGTerms(*means), batch.alive.transpose(0, 1)
     runtime.update_statistics(policy, rollout.obs, alive)  # after learning: statistics are constant within a phase
     lifespan = (alive & alive_mask(rollout.done)).sum(0).float()

@@ -1,7 +1,6 @@
 """Execution of runs: rollouts, gradients, optimizer steps, randomness, state, CUDA graphs and ranks."""
 
 from .across_ranks import (
-    Scale,
     advantage_scales,
     broadcast_after_work,
     check_same_settings,
@@ -33,7 +32,6 @@ __all__ = [
     "Optimizer",
     "Precision",
     "Runtime",
-    "Scale",
     "Snapshot",
     "State",
     "Unit",

@@ -21,7 +21,7 @@ from ..functional import (
 from ..functional.losses import Equation
 from ..types import Batch, Settings
 from .across_ranks import sum_over_ranks
-from .estimates_in_c import gae_in_c, recursion_in_c
+from .estimates_in_c import recursion_in_c
 
 
 def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:
@@ -52,9 +52,11 @@ class Functions:
 
     def in_c(self) -> Functions:
         """The record with C functions for the sums backward in time, which have the same results."""
-        returns = update_wrapper(partial(discounted_returns, recursion=recursion_in_c), discounted_returns)
-        pairs: Settings = {"gae": (gae, gae_in_c), "discounted_returns": (discounted_returns, returns)}
-        return self.with_own({name: mine for name, (f, mine) in pairs.items() if getattr(self, name) is f})
+        here: Settings = {"gae": gae, "discounted_returns": discounted_returns}
+        kept = {name: f for name, f in here.items() if getattr(self, name) is f}
+        return self.with_own(
+            {name: update_wrapper(partial(f, recursion=recursion_in_c), f) for name, f in kept.items()}
+        )
 
     def with_own(self, own: Mapping[str, Callable[..., object]]) -> Functions:
         """The record with these functions in place of others, by name."""

@@ -120,24 +120,30 @@ def health(state: State, learned: Tensor, terms: Terms, grad_norm: Tensor) -> Te
     policy, rollout = state.policy, state.rollout.first(len(learned))
     mask = None if learned is rollout.valid and not rollout.skips else learned
     scaler, normalizer = policy.reward_scaler, policy.normalizer
-    parts = [
-        learned,
-        masked(rollout.obs, mask),
-        masked(state.obs, None if mask is None else mask[-1]),
-        masked(rollout.reward, mask),
-        masked(rollout.value, mask),  # log-probabilities show in the loss
-        torch.stack([*terms_to_check(terms).values()]),
-        grad_norm,
-        state.optimizer.flat,
-        scaler.variance,  # not finite if the mean is not
-        scaler.variance if normalizer is None else normalizer.variance,
-    ]
-    return all_gather(state.runtime.sums(parts))
+    sums = torch.stack(
+        [
+            learned.sum().float(),
+            finite_sum(rollout.obs, mask),
+            finite_sum(state.obs, None if mask is None else mask[-1]),
+            finite_sum(rollout.reward, mask),
+            finite_sum(rollout.value, mask),  # log-probabilities show in the loss
+            torch.stack([*terms_to_check(terms).values()]).sum(),
+            grad_norm,
+            state.optimizer.flat.sum(),
+            scaler.variance,  # not finite if the mean is not
+            scaler.variance if normalizer is None else normalizer.variance.sum(),
+        ]
+    )
+    return all_gather(sums)
 
 
-def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return x with 0 outside the mask."""
-    return x if mask is None or not x.dtype.is_floating_point else torch.where(over_entries(mask, x), x, 0.0)
+def finite_sum(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the float32 sum over the rows in the mask, and 0 for integers, which are always finite."""
+    if not x.dtype.is_floating_point:
+        return torch.zeros((), device=x.device)
+    if mask is not None:
+        x = torch.where(over_entries(mask, x), x, 0.0)
+    return x.sum() if x.dtype == torch.float32 else x.sum(dtype=torch.float32)
 
 
 def unhealthy(entries: list[float]) -> list[str]:

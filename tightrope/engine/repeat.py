@@ -1,14 +1,14 @@
-"""An update for each minibatch of a phase.
+"""The updates of a phase, one for each minibatch.
 
 With compiled recordings, an update consists of a few C functions whose arguments lie at fixed addresses. They are noted while
-the first update of a phase runs as it is written, and one C function then makes all later updates. Notes serve one phase, so
+the first update of a phase runs as it is written, and one C function then makes all later ones. Notes serve one phase, so
 that nothing can outdate them. An update that does anything else to tensors runs as it is written each time.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Protocol
@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import activity
+from ..functional import mean_of_taken
 from ..types import Batch, Minibatches, columns_of
-from .update_in_c import Address, Whole, function
+from .distributed import world
+from .update_in_c import Address, Whole, exceeds_in_c, function
 
 Numbers = tuple[Tensor, ...]
-# (stopped, minibatch, ...) to (stopped, numbers to log). `stopped` is None, or a flag: 1 ends the phase and drops the numbers
-Update = Callable[..., tuple[Tensor | None, Numbers]]
 ROWS_AT_ONCE = 1 << 14  # rows of minibatches between marks of activity and looks at signals
 
 
@@ -31,10 +31,8 @@ class Executor(Protocol):
     """The part of a runtime that makes updates."""
 
     watcher: Any
+    compiles_recordings: bool
     repeats: Repeats
-
-    @property
-    def uses_c(self) -> bool: ...
 
     def halted(self, stopped: Tensor) -> bool: ...
 
@@ -74,71 +72,104 @@ class Repeats:
 
     def __init__(self) -> None:
         self.calls: Notes | None = None  # what notes the C functions that are called now
-        self.as_written = set[object]()  # updates that cannot be repeated
+        self.as_written = False  # whether an update did something that cannot be repeated
         self.repetition: Repetition | None = None  # of the last phase
 
-    @contextmanager
-    def noted(self) -> Iterator[Notes]:
-        """Inside, the runtime notes the C functions that it calls."""
-        with Notes() as self.calls:
-            try:
-                yield self.calls
-            finally:
-                self.calls = None
+    def begin(self) -> Notes:
+        """From now on, the runtime notes the C functions that it calls."""
+        self.calls = Notes()
+        self.calls.__enter__()
+        return self.calls
+
+    def end(self) -> None:
+        """Note nothing any more."""
+        if self.calls is not None:
+            self.calls.__exit__(None, None, None)
+            self.calls = None
 
 
 class Updates:
-    """The updates of a phase so far, and the numbers that they returned."""
+    """A loop over minibatches, and over the items of `others` beside them. Each pass makes an update and adds its numbers:
 
-    def __init__(self, runtime: Executor, update: Update) -> None:
-        self.runtime, self.update = runtime, update
-        self.stopped: Tensor | None = None
+        for minibatch in updates:
+            terms = runtime.backward(loss, policy, minibatch, optimizer)
+            updates.add(*terms, runtime.step(optimizer, max_grad_norm))
+
+    With compiled recordings the body may run for the first minibatch only, and then stands for all, as a captured CUDA graph
+    does. So it may depend on the minibatch alone, not on what Python counts.
+    """
+
+    def __init__(self, runtime: Executor, minibatches: Iterable[Batch], *others: Iterable[Any]) -> None:
+        self.runtime, self.minibatches, self.others = runtime, minibatches, others
+        self.stopped: Tensor | None = None  # a flag: 1 ends the phase and drops the numbers of the update
         self.rows: list[Numbers] = []
         self.flags: list[Tensor] = []
+        self.table: Tensor | None = None  # all numbers (K, M), if a C function made the updates
 
-    def make(self, minibatch: Batch, *others: object) -> Numbers:
-        """Make an update and return its numbers."""
-        self.stopped, numbers = self.update(self.stopped, minibatch, *others)
-        return numbers
+    def __iter__(self) -> Iterator[Any]:
+        minibatches, others = self.minibatches, [iter(x) for x in self.others]
+        repetition, repeats = self.repetition(), self.runtime.repeats
+        if repetition is not None:
+            first, rest = repetition.minibatch(0), [next(x) for x in others]
+            notes = repeats.begin()
+            try:
+                yield (first, *rest) if rest else first
+                complete = repeats.calls is notes and notes.complete
+            finally:
+                repeats.end()
+            if self.ended():
+                return
+            plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in self.rows[0])
+            if complete and plain and all(x is None for x in rest):
+                self.table = repetition.run(notes, self.rows[0], self.stopped)
+                return
+            repeats.as_written = True
+            minibatches = islice(minibatches, 1, None)
+        for items in zip(minibatches, *others, strict=False):
+            yield items if others else items[0]
+            if self.ended():
+                return
 
-    def add(self, numbers: Numbers) -> bool:
-        """Add the numbers of the last update. Returns False, and drops them, if it ends the phase."""
-        if self.stopped is not None:
-            if self.runtime.halted(self.stopped):
-                return False
-            self.flags.append(self.stopped)
+    def repetition(self) -> Repetition | None:
+        """Return the minibatches for a C function, or None."""
+        runtime, repeats = self.runtime, self.runtime.repeats
+        if not runtime.compiles_recordings or world().is_distributed or runtime.watcher or repeats.as_written:
+            return None
+        repeats.repetition = repetition_of(self.minibatches, repeats.repetition)
+        return repeats.repetition
+
+    def stop_above(self, limit: float | None, number: Tensor) -> Tensor | None:
+        """Return a flag for `step`: 1 once a number was above the limit in any update but the first. Later updates change
+        nothing and are not counted. Return None without a limit."""
+        if limit is None:
+            return None
+        if self.runtime.compiles_recordings:
+            self.stopped = exceeds_in_c(self.stopped, number, limit, self.runtime.repeats.calls)
+        elif self.stopped is None:
+            self.stopped = torch.zeros_like(number)
+        else:
+            self.stopped = torch.maximum(self.stopped, (number > limit).float())
+        return self.stopped
+
+    def add(self, *numbers: Tensor) -> None:
+        """Add the numbers of an update, for `means`."""
         self.rows.append(numbers)
+        self.flags += [] if self.stopped is None else [self.stopped]
+
+    def ended(self) -> bool:
+        """Whether the last update was stopped, and is not to be counted."""
+        if self.stopped is None or not self.runtime.halted(self.stopped):
+            return False
+        self.rows.pop()
+        self.flags.pop()
         return True
 
-    def result(self) -> tuple[Tensor, Tensor | None]:
+    def means(self) -> tuple[Tensor, ...]:
+        """Return the mean of each number over the updates that were not stopped."""
+        if self.table is not None:
+            return mean_of_taken(self.table).unbind()
         table = torch.stack([number for row in self.rows for number in row]).view(len(self.rows), -1)
-        return table, torch.stack(self.flags) if self.flags else None
-
-
-def repeated(
-    runtime: Executor, update: Update, minibatches: Iterable[Batch], *others: Iterable[object]
-) -> tuple[Tensor, Tensor | None]:
-    """Call `update(stopped, minibatch, ...)` with each minibatch and item of `others`, where `stopped` is what the call before
-    returned, at first None. Return the numbers of all updates (K, M), and flags (K,) of those that were skipped, or None."""
-    made, key, repeats = Updates(runtime, update), getattr(update, "__code__", update), runtime.repeats
-    if runtime.uses_c and runtime.watcher is None and key not in repeats.as_written:
-        repeats.repetition = repetition = repetition_of(minibatches, repeats.repetition)
-        if repetition is not None:
-            iterators = [iter(x) for x in others]
-            rest, first = [next(x) for x in iterators], repetition.minibatch(0)
-            with repeats.noted() as notes:
-                numbers = made.make(first, *rest)
-            if not made.add(numbers):
-                return made.result()
-            plain = all(x.dtype is torch.float32 and x.dim() == 0 for x in numbers) and all(x is None for x in rest)
-            if notes.complete and plain:
-                return repetition.run(notes, numbers, made.stopped), None
-            repeats.as_written.add(key)
-            minibatches, others = islice(minibatches, 1, None), tuple(iterators)
-    for args in zip(minibatches, *others, strict=False):
-        if not made.add(made.make(*args)):
-            break
-    return made.result()
+        return mean_of_taken(table, torch.stack(self.flags) if self.flags else None).unbind()
 
 
 # in C -----------------------------------------------------------------------------------------------------------------

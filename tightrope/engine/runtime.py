@@ -13,7 +13,7 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -30,7 +30,7 @@ from ..recording import turned_off, why_not_compiled
 from ..types import Batch, Env, Rollout
 from . import collect as collection
 from . import distributed, rollout_policy
-from .across_ranks import Scale, moments, standardized, standardized_on_host
+from .across_ranks import Scale, Statistics, moments, standardized, standardized_on_host
 from .estimates_in_c import order_in_c
 from .gradients import KernelGradients, RecordedGradients
 from .graph import Graph, graph_key
@@ -49,11 +49,10 @@ from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
-from .repeat import Repeats, repeated
+from .repeat import Repeats, Updates
 from .rollout_policy import EagerPolicy, RecordedPolicy, RolloutPolicy, recorded_policy
-from .statistics import Statistics
 from .units import Unit
-from .update_in_c import clipped_adam_in_c, exceeds_in_c, standardized_in_c
+from .update_in_c import clipped_adam_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -125,8 +124,11 @@ class Runtime(Statistics):
 
     def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
         """Call the function in the precision of this runtime, as a CUDA graph if the runtime captures this unit."""
-        with nullcontext() if self._running else self.arithmetic():
-            return self.call(unit, function, *args)
+        try:
+            with nullcontext() if self._running else self.arithmetic():
+                return self.call(unit, function, *args)
+        finally:
+            self.repeats.end()  # an update that failed leaves it open
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -249,22 +251,15 @@ class Runtime(Statistics):
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
-    repeat = repeated  # makes an update for each minibatch
+    def updates(self, minibatches: Iterable[Batch], *others: Iterable[Any]) -> Updates:
+        """Return a loop over minibatches, each of which makes an update."""
+        return Updates(self, minibatches, *others)
 
     def order(self, batch: Batch, keys: Tensor) -> Tensor:
         """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
         if self.compiles_recordings:
             return order_in_c(keys[:, : len(batch)])
         return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
-
-    def beyond(self, limit: float | None, number: Tensor, before: Tensor | None) -> Tensor | None:
-        """Return a flag: 1 once a number has exceeded the limit in any update of a phase but the first, for which `before` is
-        None. Return None without a limit."""
-        if limit is None:
-            return None
-        if self.compiles_recordings:
-            return exceeds_in_c(before, number, limit, self.repeats.calls)
-        return torch.zeros_like(number) if before is None else torch.maximum(before, (number > limit).float())
 
     def halted(self, stopped: Tensor) -> bool:
         """Whether to leave the learning loop. On a device, where reading the flag would synchronise, `step` does nothing."""

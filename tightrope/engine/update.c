@@ -5,7 +5,6 @@
 #include <string.h>
 
 typedef long long i64;
-typedef unsigned char u8;
 typedef struct {
   const float *x;
   float *out;
@@ -73,46 +72,6 @@ void backward_recursion(const float *restrict x, float *decay, float *y, i64 len
     }
 }
 
-/* delta_t = r_t + gamma V(s_{t+1}) - V(s_t) and its decay, rounded like torch after each operation. */
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#else
-__attribute__((optimize("fp-contract=off")))
-#endif
-static void deltas(const float *restrict reward, const float *restrict value, const float *restrict next, const u8 *restrict terminated,
-                   const u8 *restrict done, float gamma, float decay, float *restrict delta, float *restrict decays, i64 n) {
-  for (i64 i = 0; i < n; i++) {
-    const float following = gamma * next[i] * (float)!terminated[i];
-    delta[i] = reward[i] + following - value[i];
-    decays[i] = decay * (float)!done[i];
-  }
-}
-
-/* `gae` of functional/estimators.py. `memory` has room for two arrays of the size of `out`. */
-void gae(const float *reward, const float *value, const float *next, const u8 *terminated, const u8 *done, double gamma, double decay,
-         float *memory, float *out, i64 length, i64 width, i64 doubles) {
-  float *decays = memory + length * width;
-  deltas(reward, value, next, terminated, done, (float)gamma, (float)decay, memory, decays, length * width);
-  backward_recursion(memory, decays, out, length, width, doubles);
-}
-
-/* The sum of each array: of floats, or with `kinds` 1 the number of bytes that are not 0. */
-void sums(char *const *arrays, const i64 *sizes, const i64 *kinds, i64 count, float *out) {
-  for (i64 k = 0; k < count; k++) {
-    double sum = 0;
-    if (kinds[k]) {
-      i64 number = 0;
-      for (i64 i = 0; i < sizes[k]; i++) number += arrays[k][i] != 0;
-      sum = number;
-    } else {
-      const float *x = (const float *)arrays[k];
-#pragma omp simd reduction(+ : sum)
-      for (i64 i = 0; i < sizes[k]; i++) sum += x[i];
-    }
-    out[k] = (float)sum;
-  }
-}
-
 /* The places of each row's keys in ascending order. Returns 0 if a key is negative or not a number, or two are equal. */
 i64 places(const unsigned *keys, i64 stride, i64 rows, i64 n, i64 *order, unsigned long long *memory) {
   for (i64 row = 0; row < rows; row++, keys += stride, order += n) {
@@ -136,36 +95,6 @@ i64 places(const unsigned *keys, i64 stride, i64 rows, i64 n, i64 *order, unsign
     }
   }
   return 1;
-}
-
-/* The population variance of a - b. Without b, of a. */
-static double variance(const float *a, const float *b, i64 n) {
-  double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-  for (i64 i = 0; i < n; i++) sum += b ? a[i] - b[i] : a[i];
-  const double mean = sum / n;
-#pragma omp simd reduction(+ : squares)
-  for (i64 i = 0; i < n; i++) {
-    const double x = (b ? a[i] - b[i] : a[i]) - mean;
-    squares += x * x;
-  }
-  return squares / n;
-}
-
-/* `explained_variance` of functional/estimators.py. */
-void explained_variance(const float *prediction, const float *target, i64 n, float *out) {
-  i64 varies = 0;
-  for (i64 i = 1; i < n; i++) varies |= target[i] != target[0];
-  *out = varies ? (float)(1 - variance(target, prediction, n) / variance(target, 0, n)) : 0;
-}
-
-/* `masked_mean` of functional/estimators.py. */
-void masked_mean(const float *x, const u8 *mask, i64 n, float *out) {
-  double sum = 0;
-  i64 count = 0;
-#pragma omp simd reduction(+ : sum, count)
-  for (i64 i = 0; i < n; i++) sum += mask[i] ? x[i] : 0, count += mask[i];
-  *out = (float)(sum / (count ? count : 1));
 }
 
 /* out = (x - mean) / (std + 1e-8), with the unbiased standard deviation. */

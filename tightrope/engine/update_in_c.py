@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 
 Address = ctypes.c_void_p
 Whole, Number = ctypes.c_int64, ctypes.c_double
-
-
 Argument = type[ctypes.c_void_p] | type[ctypes.c_int64] | type[ctypes.c_double]
 SIGNATURES: dict[str, tuple[Argument, ...]] = {
     "backward_recursion": (*[Address] * 3, *[Whole] * 3),
-    "gae": (*[Address] * 5, Number, Number, Address, Address, *[Whole] * 3),
-    "sums": (*[Address] * 3, Whole, Address),
-    "explained_variance": (Address, Address, Whole, Address),
-    "masked_mean": (Address, Address, Whole, Address),
     "write_row": (Address, Address),
     "places": (Address, *[Whole] * 3, Address, Address),
     "repeat": (Address, Address, Whole, Address),

@@ -65,11 +65,12 @@ def gae(
     done: Bool[Tensor, "T N"],
     gamma: float,
     gae_lambda: float,
+    recursion: Recursion = backward_recursion,
 ) -> Float[Tensor, "T N"]:
     """Return generalised advantage estimates. `next_value` comes from `successor_values`."""
     delta = reward + gamma * next_value * ~terminated - value  # eq. 12
     decay = gamma * gae_lambda * (~done).to(delta.dtype)
-    return backward_recursion(delta, decay)  # eq. 16
+    return recursion(delta, decay)  # eq. 16
 
 
 def discounted_returns(
