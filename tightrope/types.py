@@ -260,14 +260,30 @@ class Batch:
         ends = [len(self) * i // count for i in range(count + 1)]
         return [end - start for start, end in pairwise(ends) if end > start]
 
-    def minibatches(self, count: int, order: Tensor) -> Iterator[Self]:
-        """Yield `count` disjoint minibatches for each epoch's order, as views of a shuffled copy of one or several epochs."""
-        columns, sizes = [getattr(self, name) for name in self.__match_args__], self.sizes(count)
+    def minibatches(self, count: int, order: Tensor) -> Minibatches:
+        """Return `count` disjoint minibatches for each epoch's order."""
+        return Minibatches(self, self.sizes(count), order)
+
+
+def columns_of(batch: Batch) -> list[Tensor]:
+    return [getattr(batch, name) for name in type(batch).__match_args__]
+
+
+@dataclass(frozen=True, eq=False)
+class Minibatches:
+    """Parts of a batch, with these sizes for each epoch's order, as views of a shuffled copy of one or several epochs."""
+
+    batch: Batch
+    sizes: list[int]
+    order: Tensor  # (epochs, rows)
+
+    def __iter__(self) -> Iterator[Batch]:
+        columns, kind = columns_of(self.batch), type(self.batch)
         epochs = max(1, COPIED_AT_ONCE // max(1, sum(x.nbytes for x in columns)))
-        for orders in torch.split(order, epochs):
-            rows, ends = orders.flatten(), sizes * len(orders)
+        for orders in torch.split(self.order, epochs):
+            rows, ends = orders.flatten(), self.sizes * len(orders)
             for minibatch in zip(*(torch.split_with_sizes(rows_at(x, rows), ends) for x in columns), strict=True):
-                yield type(self)(*minibatch).flat()
+                yield kind(*minibatch).flat()
 
 
 @dataclass

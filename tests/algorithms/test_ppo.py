@@ -129,8 +129,9 @@ def test_target_kl_stops_a_phase_and_breaking_out_equals_masking(monkeypatch):
     original = Runtime.step
     monkeypatch.setattr(Runtime, "step", lambda *a: steps.append(1) or original(*a))
     rows = run(broken, config)
-    assert 0 < len(steps) < config.phases * config.updates_per_phase
-    assert broken.optimizer.step_count == len(steps)
+    taken = int(broken.optimizer.step_count)
+    assert taken < len(steps) < config.phases * config.updates_per_phase
+    assert len(steps) <= taken + config.phases  # in each phase, one step that changes nothing ends the loop
     monkeypatch.setattr(
         Runtime, "halted", lambda self, stopped: False
     )  # as on a device, where looking would synchronise

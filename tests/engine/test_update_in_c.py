@@ -8,36 +8,13 @@ from torch import Tensor, nn
 
 from tightrope.engine.across_ranks import standardized_on_host
 from tightrope.engine.optimize import Optimizer, clipped_adam_on_host
-from tightrope.engine.update_in_c import clipped_adam_in_c, recursion_in_c, recursion_is_exact, standardized_in_c
-from tightrope.functional.estimators import LONG, NARROW, backward_recursion
+from tightrope.engine.update_in_c import clipped_adam_in_c, standardized_in_c
 
 pytestmark = pytest.mark.usefixtures("c_compiler")
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (LONG - 1, 5), (LONG, 3), (200, 1), (LONG, NARROW + 1), (77, NARROW)])
-def test_sums_backward_in_time_have_the_bits_of_torch(shape: tuple[int, int]) -> None:
-    x, decay = numbers(*shape), numbers(*shape, seed=1).clamp(min=0)  # a trace is cut where it is 0
-    x[0, 0] = torch.inf
-    before = x.clone(), decay.clone()
-    assert torch.equal(recursion_in_c(x, decay), backward_recursion(x, decay))
-    assert all(map(torch.equal, (x, decay), before))
-    doubles = x.double(), decay.double()
-    assert torch.equal(recursion_in_c(*doubles), backward_recursion(*doubles))
-
-
-def test_another_rounding_than_that_of_torch_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    recursion_is_exact.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "tightrope.engine.update_in_c.c_recursion", lambda x, decay: backward_recursion(x, decay) * (1 + 1e-7)
-        )
-        x, decay = numbers(50, 2), numbers(50, 2, seed=1).sigmoid()
-        assert torch.equal(recursion_in_c(x, decay), backward_recursion(x, decay))
-    recursion_is_exact.cache_clear()
 
 
 @pytest.mark.parametrize("x", [numbers(1), numbers(2), numbers(67) * 0.1 + 1, numbers(4, 33).T, numbers(9).double()])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, State, health, run_as, under_guard
-from ..functional import PPOLoss, PPOTerms, mean_of_taken, running_returns, successor_values
+from ..functional import PPOLoss, PPOTerms, running_returns, successor_values
 from ..types import Batch
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
 from .common import start as start  # re-exported
@@ -106,7 +106,7 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
     """Return the rollout as a batch, with advantages and value targets."""
     policy, rollout = state.policy, state.rollout
     final_value = state.runtime.final_values(policy, rollout)
-    next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
+    next_value = successor_values(rollout.value, state.runtime.value(policy, state.obs), rollout.done, final_value)
     reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
     ends, decays = (rollout.terminated, rollout.done), (config.gamma, config.gae_lambda)
     advantage = state.functions.gae(reward, rollout.value, next_value, *ends, *decays)  # [detail 5]
@@ -120,27 +120,23 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     batch = estimate(state, config)
     use, weights = state.functions, (state.clip_coef, config.vf_coef, config.entropy_weight(state))
     loss = PPOLoss(*weights, config.clip_vloss, use.clipped_surrogate, use.value_loss, use.entropy_bonus)
-    stopped, rows = torch.zeros_like(state.clip_coef), list[tuple[Tensor, ...]]()
     order = runtime.order(batch, shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
     minibatches = use.minibatches(batch, config.num_minibatches, order)  # [detail 6]
-    for minibatch, scale in zip(minibatches, scales, strict=False):
+    updates = runtime.updates(minibatches, scales)
+    for minibatch, scale in updates:
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
         terms = runtime.backward(loss, policy, minibatch, optimizer)
-        if config.target_kl is not None and rows:  # the first step of a phase is always taken
-            stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
-            if runtime.halted(stopped):
-                break
-        rows.append((*terms, runtime.step(optimizer, config.max_grad_norm, stopped), stopped))
+        stopped = updates.stop_above(config.target_kl, terms.approx_kl)  # never in the first update of a phase
+        updates.add(*terms, runtime.step(optimizer, config.max_grad_norm, stopped))
 
+    *means, grad_norm = updates.means()
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
         runtime.merge(policy.reward_scaler, returns.flatten(), rollout.valid.flatten())
         state.discounted_return.copy_(carried)
-    table = torch.stack([number for row in rows for number in row]).view(len(rows), -1)  # a row for each update
-    *means, grad_norm = mean_of_taken(table[:, :-1], skipped=table[:, -1])
     terms, learned = PPOTerms(*means), batch.flat()
     return PPOMetrics(
         terms, grad_norm, optimizer.learning_rate.clone(), runtime.explained_variance(learned.value, learned.target),

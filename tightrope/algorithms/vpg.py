@@ -110,7 +110,7 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
     runtime, done, used = state.runtime, rollout.done, collected & rollout.valid
     alive = alive_mask(done) & used if config.full_reset else used.expand_as(done)
     final_value = runtime.final_values(state.policy, rollout)
-    next_value = successor_values(rollout.value, state.policy.value(state.obs), done, final_value)
+    next_value = successor_values(rollout.value, runtime.value(state.policy, state.obs), done, final_value)
     cut = done | last_row(collected)
     returns = state.functions.discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
     advantage = returns - rollout.value if config.has_critic else returns.clone()
@@ -131,12 +131,12 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished
     batch = estimate(state, config, rollout, collected)
     reuse, vf_coef = (config.use_importance_weights, config.weight_clamp), config.vf_coef * config.has_critic
     loss = VPGLoss(*reuse, vf_coef, config.entropy_weight(state), use.importance_weights, use.policy_gradient)
-    rows = []
-    for trajectories in batch.minibatches(config.num_batches, runtime.order(batch, shuffle)):
+    updates = runtime.updates(batch.minibatches(config.num_batches, runtime.order(batch, shuffle)))
+    for trajectories in updates:
         terms = runtime.backward(loss, policy, trajectories, optimizer)
-        rows.append(torch.stack([*terms, runtime.step(optimizer, config.max_grad_norm)]))
+        updates.add(*terms, runtime.step(optimizer, config.max_grad_norm))
 
-    *means, grad_norm = torch.stack(rows).mean(0)
+    *means, grad_norm = updates.means()
     terms, alive = VPGTerms(*means), batch.alive.transpose(0, 1)
     runtime.update_statistics(policy, rollout.obs, alive)  # after learning: statistics are constant within a phase
     lifespan = (alive & alive_mask(rollout.done)).sum(0).float()

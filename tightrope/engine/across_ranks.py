@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -15,11 +16,19 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..functional import standardize
+from ..functional import collected_mask, explained_variance, masked_mean, standardize
 from ..models import ActorCritic
 from ..models.normalizer import RunningMoments, moments_of
 from ..types import Batch
-from .distributed import all_gather, all_reduce_max, all_reduce_sum, broadcast_from_rank0, gather_to_rank0, world
+from .distributed import (
+    all_gather,
+    all_reduce_max,
+    all_reduce_sum,
+    any_rank,
+    broadcast_from_rank0,
+    gather_to_rank0,
+    world,
+)
 
 Scale = tuple[Tensor, Tensor]  # mean, standard deviation
 
@@ -167,3 +176,24 @@ def check_same_settings(settings: Mapping[str, object]) -> None:
         return b""
 
     broadcast_from_rank0(make)
+
+
+class Statistics:
+    """Statistics over all ranks, for a runtime. A single process sends no message."""
+
+    all_reduce_sum = staticmethod(all_reduce_sum)
+    all_reduce_max = staticmethod(all_reduce_max)
+    any_rank = staticmethod(any_rank)
+    moments = staticmethod(moments)
+    masked_moments = staticmethod(masked_moments)
+    masked_mean = staticmethod(partial(masked_mean, add=sum_over_ranks))
+    explained_variance = staticmethod(partial(explained_variance, variance=variance, largest=all_reduce_max))
+    advantage_scales = staticmethod(advantage_scales)
+    merge = staticmethod(merge)
+    update_statistics = staticmethod(update_statistics)
+
+    @staticmethod
+    def collected_mask(terminated: Tensor, fraction: float | None) -> Tensor:
+        """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
+        ranks = world().size if world().is_distributed else 1
+        return collected_mask(terminated, fraction, sum_over_ranks, ranks)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .. import activity
 from ..envs.step_arrays import ArrayStepper
-from ..models import ActorCritic
 from ..recording import Array
 from ..types import Env, GroupedEnv, Rollout, Row
 from .distributed import all_reduce_sum, world
@@ -169,11 +168,11 @@ def evaluate_rollout(actor: RolloutPolicy, rollout: Rollout) -> None:
 
 
 @torch.no_grad()
-def truncated_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
+def truncated_values(value_of: Callable[[Tensor], Tensor], rollout: Rollout) -> Tensor:
     """Return V(final_obs) where an episode was truncated, 0 elsewhere. Evaluates only the truncated rows. (T, N)"""
     value = torch.zeros_like(rollout.value)
-    if rollout.truncated.any():
-        value[rollout.truncated] = policy.value(rollout.final_obs[rollout.truncated])
+    if rollout.truncated.numpy().any():
+        value[rollout.truncated] = value_of(rollout.final_obs[rollout.truncated])
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 
@@ -21,7 +21,7 @@ from ..functional import (
 from ..functional.losses import Equation
 from ..types import Batch, Settings
 from .across_ranks import sum_over_ranks
-from .update_in_c import recursion_in_c
+from .estimates_in_c import recursion_in_c
 
 
 def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:
     return timestep_mean(x, alive, sum_over_ranks)
 
 
-def minibatches(batch: Batch, count: int, order: Tensor) -> Iterator[Batch]:
-    """Yield `count` disjoint minibatches for each row of `order`, a permutation of the batch's rows."""
-    yield from batch.minibatches(count, order)
+def minibatches(batch: Batch, count: int, order: Tensor) -> Iterable[Batch]:
+    """Return `count` disjoint minibatches for each row of `order`, a permutation of the batch's rows."""
+    return batch.minibatches(count, order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Functions:
     clipped_surrogate: Equation = clipped_surrogate
     value_loss: Equation = value_loss
     entropy_bonus: Equation = entropy_bonus
-    minibatches: Callable[[Batch, int, Tensor], Iterator[Batch]] = minibatches
+    minibatches: Callable[[Batch, int, Tensor], Iterable[Batch]] = minibatches
     collect: Equation | None = None  # (env, policy, rollout, obs, noise) to the last observations; None: the runtime's
     phase: Callable[..., tuple[object, ...]] | None = None  # (state, config, noise) to metrics; None: the algorithm's
 

@@ -7,7 +7,7 @@ replacement is first compared with autograd on random numbers; if it disagrees, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..models.recurrent import RecurrentActorCritic
 from ..recording import NotCompiled, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..sequences import Sequences, SkippingSequences
-from ..types import Batch, Trajectories
+from ..types import Batch, Trajectories, columns_of
 from .distributed import all_reduce_max, world
 from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
 from .kernels.layout import TERMS
@@ -39,7 +39,7 @@ from .recorded import (
     trial_parameters,
 )
 from .segments import STEPS, SegmentGradient, in_segments_faster, of_length
-from .update_in_c import GradientInC
+from .update_in_c import Calls, GradientInC
 
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
 Form = FusedGradient | WideGradient
@@ -72,13 +72,14 @@ class RecordedGradient:
         grad.fill_(torch.nan)  # the replay must write every entry
         self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
-    def __call__(self, columns: Sequence[Tensor]) -> Any:
+    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> Any:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         if self.in_c is None:
             self.replay(columns)
             return self.terms.fresh(self.recording.results)
-        _, new = next(self.terms.rows)
-        self.in_c([columns[i] for i in self.read], new[0])
+        with nullcontext() if calls is None else calls.paused():
+            _, new = next(self.terms.rows)
+        self.in_c([columns[i] for i in self.read], new[0], calls)
         return self.terms.of(new)
 
     @np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
@@ -113,7 +114,7 @@ class BlockGradient:
             self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
     @np.errstate(all="ignore")
-    def __call__(self, columns: Sequence[Tensor]) -> Any:
+    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> Any:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         alive = columns[self.alive].nonzero().squeeze(1)
         if len(alive) < len(columns[0]):
@@ -150,13 +151,23 @@ class RecordedGradients:
         self.grad: Tensor | None = None  # the buffer that all recordings write to
         self.unchanged: ActorCritic | None = None  # a policy that was looked at in this phase, when it collected
 
-    def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
+    def compute(
+        self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor, calls: Calls | None = None
+    ) -> Any:
         """Write the gradient and return the loss's terms, by a recording for this loss, policy and batch if there is one."""
-        if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
+        with nullcontext() if calls is None else calls.paused():
+            found = self.found(gradient, loss, policy, batch, grad)
+        if found is None:
             return gradient(loss, policy, batch)
+        return found(columns_of(batch), calls)
+
+    def found(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
+        """Return the recording for this loss, policy and batch, or None."""
+        if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
+            return None
         if isinstance(batch, SkippingSequences):
             self.tell(loss, policy, "some steps of its sequences only reset an environment")
-            return gradient(loss, policy, batch)
+            return None
         if grad is not self.grad:
             self.kept.clear()
             self.inputs, self.grad = LossInputs(), grad
@@ -164,7 +175,7 @@ class RecordedGradients:
             key = policy.recordings.settings if self.unchanged is policy else cache_key(policy)
             self.kept.renew((cache_key(self.inputs.recordable), key))
             self.unchanged = None
-        given, loss, columns, found = loss, self.inputs.recordable, columns_of(batch), None
+        loss, found = self.inputs.recordable, None
         if (
             isinstance(batch, Sequences)
             and isinstance(policy, RecurrentActorCritic)
@@ -175,9 +186,9 @@ class RecordedGradients:
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
             found = self.find(BlockGradient, gradient, loss, policy, like, grad)
         if found is None:
-            known = self.kept.get((RecordedGradient, type(batch), shapes_of(columns)))
+            known = self.kept.get((RecordedGradient, type(batch), shapes_of(columns_of(batch))))
             found = known or self.find(RecordedGradient, gradient, loss, policy, batch, grad)
-        return gradient(given, policy, batch) if found is None else found(columns)
+        return found
 
     def find(self, kind: type[Any], gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Return the recording for batches of this shape, or None."""

@@ -62,14 +62,17 @@ def draw_noise(
     env: Env, action_noise: ActionNoise, num_steps: int, shuffle: tuple[int, int], seed: int, phase: int
 ) -> Noise:
     """Draw the noise of phase number `phase` for this rank. `shuffle` is (epochs, rows to shuffle in each)."""
-    rank = world().rank
+    rank, generator = world().rank, torch.Generator(env.device)
+
+    def at_start(name: str) -> torch.Generator:
+        return generator.manual_seed(stream_seed(seed, name, phase, rank))
 
     def uniform(name: str, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=stream(env.device, seed, name, phase, rank), device=env.device)
+        return torch.rand(shape, generator=at_start(name), device=env.device)
 
     return Noise(
         start=uniform("start", env.num_envs, env.noise_size),
-        action=action_noise((num_steps, env.num_envs), stream(env.device, seed, "action", phase, rank)),
+        action=action_noise((num_steps, env.num_envs), at_start("action")),
         reset=uniform("reset", num_steps, env.num_envs, env.noise_size),
         shuffle=uniform("shuffle", *shuffle),
     )

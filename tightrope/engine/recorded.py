@@ -35,6 +35,7 @@ COMPILED_VERSION = "3"  # raise it when compiled recordings round differently: r
 TOLERANCE = 1e-4  # relative to the norm
 MAX_ITEMS = 64  # longer containers are compared by identity
 PLAIN = (bool, int, float, str, type(None))
+PLAIN_OR_FUNCTION = (*PLAIN, FunctionType)
 STANDARD = vars(nn.Module())  # attributes of every module
 STANDARD_DICTS = attrgetter(*(name for name, value in STANDARD.items() if isinstance(value, dict)))
 
@@ -71,11 +72,12 @@ def cache_key(thing: object, depth: int = 4) -> object:
 
 def globals_of(function: object) -> list[object]:
     """Return the plain global values and functions that a function uses, so that a replaced one is noticed."""
-    function = inspect.unwrap(function) if callable(function) else None
+    if hasattr(function, "__wrapped__"):
+        function = inspect.unwrap(function)  # type: ignore[arg-type]
     if not isinstance(function, FunctionType):
         return []
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    return [x if isinstance(x, PLAIN) else id(x) for x in named if isinstance(x, (*PLAIN, FunctionType))]
+    return [x if isinstance(x, PLAIN) else id(x) for x in named if isinstance(x, PLAIN_OR_FUNCTION)]
 
 
 def module_settings(network: nn.Module) -> Iterator[object]:
@@ -97,6 +99,14 @@ def is_frozen(thing: object) -> bool:
     return bool(getattr(getattr(type(thing), "__dataclass_params__", None), "frozen", False))
 
 
+def same_fields(a: object, b: object) -> bool:
+    """Whether two losses of one class have the same fields, tensors and functions by identity."""
+    if type(a) is not type(b) or not is_dataclass(a) or not is_dataclass(b):
+        return False
+    pairs = ((getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
+    return all(x is y or (type(x) is type(y) is float and x == y) for x, y in pairs)
+
+
 class LossInputs:
     """Puts tensors in place of the numbers that a loss lists in `inputs`, so that one recording serves all of their values."""
 
@@ -109,10 +119,13 @@ class LossInputs:
         """Use a loss. Returns False if it is the last one again, so that its settings need no second look."""
         if loss is self.given and is_frozen(loss):
             return False
+        if is_frozen(loss) and same_fields(loss, self.given):
+            self.given = loss
+            return True
         numbers = {name: getattr(loss, name) for name in getattr(loss, "inputs", ())}
         numbers = {name: x for name, x in numbers.items() if isinstance(x, (int, float))}
         for name, x in numbers.items():
-            self.tensors.setdefault(name, torch.zeros(())).fill_(x)
+            self.tensors[name] = self.tensors.get(name, torch.zeros(())).fill_(x)
         self.given = loss
         tensors = {name: self.tensors[name] for name in numbers}
         self.recordable = replace(loss, **tensors) if tensors else loss  # type: ignore[type-var]
@@ -123,10 +136,6 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether the network has forward or backward hooks."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(part, name) for part in module.modules() for name in names)
-
-
-def columns_of(batch: Batch) -> list[Tensor]:
-    return [getattr(batch, name) for name in type(batch).__match_args__]
 
 
 def shapes_of(given: Sequence[Tensor]) -> tuple[object, ...]:

@@ -89,10 +89,13 @@ class RecordedPolicy:
         self.methods = methods_of(self.distribution)
         self.samples = RecordedFunction(self.sample, (shown, noise), steady=True, compiled=compiled)
         self.evaluates: RecordedFunction | None = None
+        self.values: RecordedFunction | None = None
         many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
         if not self.evaluates_in_act:
             block, _, taken, *_ = random_acts(policy, many, 1)
             self.evaluates = RecordedFunction(partial(evaluate, policy), (block, taken), steady=True, compiled=compiled)
+        if compiled:
+            self.values = RecordedFunction(policy.value, (shown,), steady=True, compiled=True)
         self.agrees = all(self._agrees(obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, obs: Tensor, many: Tensor, seed: int) -> bool:
@@ -105,9 +108,12 @@ class RecordedPolicy:
         floats = [i for i, x in enumerate(expected) if x.is_floating_point()]
         if not alike or not agree([given[i] for i in floats], [expected[i] for i in floats]):
             return False
+        block, _, taken, *_ = random_acts(self.policy, many, seed)
+        first = block[: 2 * len(obs)]
+        if self.values is not None and not agree([self.value(first)], [self.policy.value(first)]):
+            return False
         if self.evaluates is None:
             return True
-        block, _, taken, *_ = random_acts(self.policy, many, seed)
         half = [x[: max(1, len(block) // 2)] for x in (block, taken)]
         return agree(self.evaluate_actions(*half), evaluate(self.policy, *half))
 
@@ -138,13 +144,31 @@ class RecordedPolicy:
         given = obs.numpy(), action.numpy()
         for start in range(0, rows, block):
             part = slice(start, min(start + block, rows))
-            for place, x in zip(self.evaluates.inputs, given, strict=True):  # results for the other rows are ignored
-                if place is not None:
-                    place[: part.stop - start] = x[part]
+            self._fill([x[part] for x in given], self.evaluates)
             self.evaluates.run()
             for out, found in zip((log_prob, value), self.evaluates.results, strict=True):
                 out.numpy()[part] = found[: part.stop - start]
         return log_prob, value
+
+    @np.errstate(all="ignore")
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, computed in blocks of as many as there are environments."""
+        if self.values is None:
+            return self.policy.value(obs)
+        self.values.refresh()
+        value = torch.empty(len(obs))
+        for start in range(0, len(obs), self.rows):
+            part = value[start : start + self.rows].numpy()
+            self._fill([obs[start : start + self.rows].numpy()], self.values)
+            self.values.run()
+            part[:] = self.values.results[0][: len(part)]
+        return value
+
+    def _fill(self, values: Sequence[Array], recording: RecordedFunction) -> None:
+        """Write the first rows of a block. The results for its other rows are ignored."""
+        for place, value in zip(recording.inputs, values, strict=True):
+            if place is not None:
+                place[: len(value)] = value
 
 
 def methods_of(distribution: type) -> list[object]:

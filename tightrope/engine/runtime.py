@@ -13,8 +13,8 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
@@ -23,14 +23,15 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import PPOLoss, collected_mask, explained_variance, masked_mean, standardize
+from ..functional import PPOLoss, standardize
 from ..models import ActorCritic
 from ..output import print_line
 from ..recording import turned_off, why_not_compiled
 from ..types import Batch, Env, Rollout
-from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
-from .across_ranks import Scale, moments, standardized, standardized_on_host
+from . import distributed, rollout_policy
+from .across_ranks import Scale, Statistics, moments, standardized, standardized_on_host
+from .estimates_in_c import order_in_c
 from .gradients import KernelGradients, RecordedGradients
 from .graph import Graph, graph_key
 from .kernels import (
@@ -48,21 +49,20 @@ from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
 from .recorded import COMPILED_C, CPU
-from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
+from .repeat import Repeats, Updates
+from .rollout_policy import EagerPolicy, RecordedPolicy, RolloutPolicy, recorded_policy
 from .units import Unit
 from .update_in_c import clipped_adam_in_c, standardized_in_c
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
-MIN_CALLS = (
-    3_000  # gradient steps and calls of `env.step` from which a run's recordings are compiled, in about a second
-)
+MIN_CALLS = 3_000  # gradient steps and calls of `env.step` from which recordings are compiled, in about a second
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Runtime:
+class Runtime(Statistics):
     """How a run is executed.
 
     `unit` is what one CUDA graph holds. `say` prints a line when something runs slower than it could. `on_device` means that
@@ -86,6 +86,8 @@ class Runtime:
         self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
         self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.by_kernels = KernelGradients(precision, self.kernels is not None, say)
+        self.actor: RolloutPolicy | None = None  # of the last rollout
+        self.repeats = Repeats()
         self.env_steps, self.has_orders = EnvSteps(collection.advance, say), False
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
@@ -122,8 +124,11 @@ class Runtime:
 
     def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
         """Call the function in the precision of this runtime, as a CUDA graph if the runtime captures this unit."""
-        with self.arithmetic():
-            return self.call(unit, function, *args)
+        try:
+            with nullcontext() if self._running else self.arithmetic():
+                return self.call(unit, function, *args)
+        finally:
+            self.repeats.end()  # an update that failed leaves it open
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -182,7 +187,7 @@ class Runtime:
         """Fill the rollout with the fastest policy of this runtime, see `collect.collect`. Only eager mode on the CPU stops
         early; elsewhere the caller masks the steps after the rollout's end."""
         activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
-        actor = self.rollout_policy(policy, obs, noise.action)
+        self.actor = actor = self.rollout_policy(policy, obs, noise.action)
         self.recorded.unchanged = policy if self.records else None
         if not self._capturing:
             self.env_steps.renew()
@@ -201,10 +206,15 @@ class Runtime:
             actor = fused_policy(policy, self.kernels)
         return actor or EagerPolicy(policy, functools.partial(self.call, "part", self.compiled(rollout_policy.act)))
 
+    def value(self, policy: ActorCritic, obs: Tensor) -> Tensor:
+        """Return the values of observations, before the first gradient after a rollout by its recording."""
+        actor = self.actor if self.recorded.unchanged is policy else None
+        return actor.value(obs) if isinstance(actor, RecordedPolicy) else policy.value(obs)
+
     def final_values(self, policy: ActorCritic, rollout: Rollout) -> Tensor:
         """Return V(final_obs) where an episode was truncated, and 0 elsewhere. (T, N)"""
         if not self.on_device:
-            return collection.truncated_values(policy, rollout)
+            return collection.truncated_values(functools.partial(self.value, policy), rollout)
         fused = None if self.kernels is None else fused_policy(policy, self.kernels)
         return collection.masked_final_values(policy.value if fused is None else fused.value, rollout)
 
@@ -226,24 +236,29 @@ class Runtime:
             return autograd(loss, policy, batch, optimizer, self.compiled(evaluated))
 
         if self.records:
-            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
+            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad, self.repeats.calls))
         by_hand = not self.uses_numpy and self.precision != "bf16"
         form = self.by_kernels.find(loss, policy, batch, optimizer) if by_hand else None
-        if form is None:
-            return cast(Terms, plain(loss, policy, batch))
-        return cast(Terms, form(cast(PPOLoss, loss), batch))
+        return cast(Terms, plain(loss, policy, batch) if form is None else form(cast(PPOLoss, loss), batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
         if (squares := self.by_kernels.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
+        if self.compiles_recordings:
+            return clipped_adam_in_c(optimizer, max_grad_norm, stopped, self.repeats.calls)
         if self.uses_numpy:
-            adam = clipped_adam_in_c if self.compiles_recordings else clipped_adam_on_host
-            return adam(optimizer, max_grad_norm, stopped)
+            return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
+
+    def updates(self, minibatches: Iterable[Batch], *others: Iterable[Any]) -> Updates:
+        """Return a loop over minibatches, each of which makes an update."""
+        return Updates(self, minibatches, *others)
 
     def order(self, batch: Batch, keys: Tensor) -> Tensor:
         """Return a random order of the batch's rows for each epoch, from random keys (epochs, B or more)."""
+        if self.compiles_recordings:
+            return order_in_c(keys[:, : len(batch)])
         return keyed_order(keys, len(batch)) if self.has_orders else batch.order(keys)
 
     def halted(self, stopped: Tensor) -> bool:
@@ -256,31 +271,10 @@ class Runtime:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
             if self.compiles_recordings:
-                return standardized_in_c(x)
+                return standardized_in_c(x, self.repeats.calls)
             return standardized_on_host(x) if self.uses_numpy else self.compiled(standardized)(x)
         result: Tensor = standardize(x, *(scale or moments(x)))
         return result
-
-    # statistics over all ranks; a single process sends no message ------------------------------------------------------
-
-    all_reduce_sum = staticmethod(distributed.all_reduce_sum)
-    all_reduce_max = staticmethod(distributed.all_reduce_max)
-    any_rank = staticmethod(distributed.any_rank)
-    moments = staticmethod(across_ranks.moments)
-    masked_moments = staticmethod(across_ranks.masked_moments)
-    masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
-    explained_variance = staticmethod(
-        functools.partial(explained_variance, variance=across_ranks.variance, largest=distributed.all_reduce_max)
-    )
-    advantage_scales = staticmethod(across_ranks.advantage_scales)
-    merge = staticmethod(across_ranks.merge)
-    update_statistics = staticmethod(across_ranks.update_statistics)
-
-    @staticmethod
-    def collected_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-        """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
-        ranks = distributed.world().size if distributed.world().is_distributed else 1
-        return collected_mask(terminated, fraction, across_ranks.sum_over_ranks, ranks)
 
 
 def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:

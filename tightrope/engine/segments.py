@@ -20,8 +20,9 @@ from ..models.recurrent import RecurrentActorCritic
 from ..recording import RecordedFunction
 from ..recording.recorder import tensors
 from ..sequences import Sequences, with_first_state
-from ..types import Trajectories
-from .recorded import TermsBuffer, agree, columns_of, random_batch
+from ..types import Trajectories, columns_of
+from .recorded import TermsBuffer, agree, random_batch
+from .update_in_c import Calls
 
 STEPS = 16  # of a segment
 LONG = (
@@ -82,7 +83,7 @@ class SegmentGradient:
         return agree([*tensors(self(columns_of(other))), self.grad], expected)
 
     @np.errstate(all="ignore")
-    def __call__(self, columns: Sequence[Tensor]) -> Any:
+    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> Any:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         obs, *others = columns
         own, state = split(obs, self.rows)

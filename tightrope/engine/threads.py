@@ -92,7 +92,9 @@ class threads:
 
     def __enter__(self) -> None:
         self.before = torch.get_num_threads()
-        torch.set_num_threads(self.count)
+        if self.before != self.count:
+            torch.set_num_threads(self.count)
 
     def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self.before)
+        if torch.get_num_threads() != self.before:
+            torch.set_num_threads(self.before)

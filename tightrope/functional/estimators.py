@@ -129,8 +129,10 @@ def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"], add: Reduce = 
     return total / count.clamp(min=1)
 
 
-def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float[Tensor, "M"]:
+def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"] | None = None) -> Float[Tensor, "M"]:
     """Return the mean of each column over the rows with skipped 0. Skipped rows may hold NaN."""
+    if skipped is None:
+        return x.mean(0)
     taken = 1 - skipped
     return torch.where(taken[:, None] > 0, x, 0.0).sum(0) / taken.sum()
 
@@ -154,5 +156,6 @@ def explained_variance(
 ) -> Float[Tensor, ""]:
     """Return 1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant. A constant target gives 0.
     With several ranks, `variance` and `largest` compute over all of them."""
-    varies = largest(target.max()) > -largest(-target.min())  # rounding can make the variance of equal numbers nonzero
+    low, high = target.aminmax()
+    varies = largest(high) > -largest(-low)  # rounding can make the variance of equal numbers nonzero
     return torch.where(varies, 1 - variance(target - prediction) / variance(target), 0.0)

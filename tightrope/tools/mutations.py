@@ -99,7 +99,7 @@ MUTATIONS = (
     Mutation("the baseline is added", "algorithms.vpg", "advantage -= state.functions.timestep_mean(",
              "advantage += state.functions.timestep_mean(", "subtract it"),
     Mutation("columns are shuffled differently", "types",
-             "rows_at(x, rows)", "rows_at(x, rows if x is self.obs else rows.flip(0))",
+             "rows_at(x, rows)", "rows_at(x, rows if x is self.batch.obs else rows.flip(0))",
              "one permutation|same rows"),
     Mutation("advantages are flattened environment by environment", "types",
              "columns = (self.obs, self.action, self.log_prob, self.value, advantage, target)\n        batch",
