@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import tightrope as tr
 from tightrope.engine import Runtime, runtime
 from tightrope.engine.optimize import Optimizer, autograd
-from tightrope.engine.recorded import columns_of, trial_parameters
+from tightrope.engine.recorded import trial_parameters
 from tightrope.engine.segments import LONG, STEPS, SegmentGradient, in_segments_faster, of_length
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.memory import Memory
 from tightrope.sequences import Sequences, SequenceTrajectories, sequences_of_rows
-from tightrope.types import Box, Discrete
+from tightrope.types import Box, Discrete, columns_of
 
 N, SIZE = 3, 5
 LOSSES: dict[type[Sequences], Any] = {

@@ -33,7 +33,6 @@ from .recorded import (
     agree,
     attempted,
     cache_key,
-    columns_of,
     random_batch,
     shapes_of,
     trial_parameters,
@@ -72,7 +71,7 @@ class RecordedGradient:
         grad.fill_(torch.nan)  # the replay must write every entry
         self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
-    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> Any:
+    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> object:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         if self.in_c is None:
             self.replay(columns)
@@ -114,7 +113,7 @@ class BlockGradient:
             self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
     @np.errstate(all="ignore")
-    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> Any:
+    def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> object:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         alive = columns[self.alive].nonzero().squeeze(1)
         if len(alive) < len(columns[0]):

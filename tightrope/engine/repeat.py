@@ -8,7 +8,7 @@ that nothing can outdate them. An update that does anything else to tensors runs
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import activity
 from ..functional import mean_of_taken
-from ..types import Batch, Minibatches, columns_of
+from ..types import Batch, Minibatches, Settings, columns_of
 from .distributed import world
 from .update_in_c import Address, Whole, exceeds_in_c, function
 
@@ -27,12 +27,14 @@ Numbers = tuple[Tensor, ...]
 ROWS_AT_ONCE = 1 << 14  # rows of minibatches between marks of activity and looks at signals
 
 
-class Executor(Protocol):
+class MakesUpdates(Protocol):
     """The part of a runtime that makes updates."""
 
-    watcher: Any
     compiles_recordings: bool
     repeats: Repeats
+
+    @property
+    def watcher(self) -> object: ...
 
     def halted(self, stopped: Tensor) -> bool: ...
 
@@ -46,7 +48,13 @@ class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kept: list[object] = []
         self.complete, self.ignores = True, False
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        operation: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Settings | None = None,
+    ) -> object:
         self.complete = self.complete and self.ignores
         return operation(*args, **(kwargs or {}))
 
@@ -78,13 +86,13 @@ class Repeats:
     def begin(self) -> Notes:
         """From now on, the runtime notes the C functions that it calls."""
         self.calls = Notes()
-        self.calls.__enter__()
+        self.calls.__enter__()  # type: ignore[no-untyped-call]
         return self.calls
 
     def end(self) -> None:
         """Note nothing any more."""
         if self.calls is not None:
-            self.calls.__exit__(None, None, None)
+            self.calls.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.calls = None
 
 
@@ -99,7 +107,7 @@ class Updates:
     does. So it may depend on the minibatch alone, not on what Python counts.
     """
 
-    def __init__(self, runtime: Executor, minibatches: Iterable[Batch], *others: Iterable[Any]) -> None:
+    def __init__(self, runtime: MakesUpdates, minibatches: Iterable[Batch], *others: Iterable[object]) -> None:
         self.runtime, self.minibatches, self.others = runtime, minibatches, others
         self.stopped: Tensor | None = None  # a flag: 1 ends the phase and drops the numbers of the update
         self.rows: list[Numbers] = []
@@ -175,7 +183,7 @@ class Updates:
 # in C -----------------------------------------------------------------------------------------------------------------
 
 
-class Call(ctypes.Structure):
+class NotedCall(ctypes.Structure):
     """A function of update.c that takes the address of its arguments."""
 
     _fields_ = [("run", Address), ("arguments", Address)]
@@ -187,7 +195,7 @@ class Column(ctypes.Structure):
     _fields_ = [("batch", Address), ("minibatch", Address), ("size", Whole)]
 
 
-class Arguments(ctypes.Structure):
+class LoopArguments(ctypes.Structure):
     """The struct `repetition` of update.c."""
 
     _fields_ = [
@@ -204,7 +212,7 @@ class Repetition:
         self.taken = [torch.empty(self.rows, *x.shape[1:], dtype=x.dtype) for x in columns]
         each = [Column(None, x.data_ptr(), x.nbytes // self.rows) for x in self.taken]
         self.columns = (Column * len(each))(*each)
-        self.arguments = Arguments(ctypes.addressof(self.columns), len(each), 0, self.rows)
+        self.arguments = LoopArguments(ctypes.addressof(self.columns), len(each), 0, self.rows)
         flat = columns_of(self.kind(*self.taken).flat())
         self.as_views = all(x.data_ptr() == y.data_ptr() for x, y in zip(flat, self.taken, strict=True))
 
@@ -236,8 +244,8 @@ class Repetition:
     def run(self, notes: Notes, numbers: Numbers, stopped: Tensor | None) -> Tensor:
         """Make all updates but the first as it was noted. Returns the numbers of all, (K, M)."""
         width, table = len(numbers), torch.empty(self.count, len(numbers))
-        calls = (Call * len(notes.found))(
-            *(Call(ctypes.cast(function(name), Address), ctypes.addressof(x)) for name, x in notes.found)
+        calls = (NotedCall * len(notes.found))(
+            *(NotedCall(ctypes.cast(function(name), Address), ctypes.addressof(x)) for name, x in notes.found)
         )
         places = (Address * width)(*(x.data_ptr() for x in numbers))
         a = self.arguments

@@ -251,7 +251,7 @@ class Runtime(Statistics):
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
-    def updates(self, minibatches: Iterable[Batch], *others: Iterable[Any]) -> Updates:
+    def updates(self, minibatches: Iterable[Batch], *others: Iterable[object]) -> Updates:
         """Return a loop over minibatches, each of which makes an update."""
         return Updates(self, minibatches, *others)
 
