@@ -115,7 +115,7 @@ MUTATIONS = (
              "given = choose(shown[t], draws[t])[1]; action[t] = given.reshape(action[t].shape)", "as sampled"),
     Mutation("final observations are those after the reset", "engine.collect",
              "final_obs[t, answer.rows] = answer.final_obs", "pass", "after the reset"),
-    Mutation("a time limit bootstraps from 0", "engine.collect", "if rollout.truncated.any():", "if False:",
+    Mutation("a time limit bootstraps from 0", "engine.collect", "if rollout.truncated.numpy().any():", "if False:",
              "bootstrap from 0"),
     Mutation("the next rollout starts from old observations", "engine.state", "self.obs.copy_(obs)\n        return taken",
              "return taken", "state.obs"),
