@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..models.actor_critic import Distribution
 from ..models.memory import MemoryRows, Stack
 from ..models.recurrent import RecurrentActorCritic
 from ..recording import RecordedFunction
@@ -23,11 +24,9 @@ from ..types import Trajectories, columns_of
 from .recorded import TermsBuffer, agree, random_batch
 from .update_in_c import Calls
 
-Objective = Callable[..., tuple[Tensor, object]]  # a loss: (policy, batch) to what is minimised, and its terms
 STEPS = 16  # of a segment
-LONG = (
-    128  # steps, times layers of memory, beyond which a recording of whole sequences has too many calls to be compiled
-)
+LONG = 128  # steps, times layers of memory: with more, a recording of whole sequences has too many calls to be compiled
+Loss = Callable[..., tuple[Tensor, object]]  # (policy, batch) to the loss and its terms
 
 
 class Following:
@@ -36,7 +35,7 @@ class Following:
     def __init__(self, policy: RecurrentActorCritic) -> None:
         self.policy, self.state = policy, torch.empty(0)
 
-    def __call__(self, obs: Tensor) -> tuple[object, Tensor]:
+    def __call__(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         distribution, value, self.state = self.policy.step(obs)
         return distribution, value
 
@@ -45,7 +44,7 @@ class SegmentGradient:
     """The gradient of a loss that is a mean over the rows of sequences, or over those that are `alive`, in segments of time."""
 
     def __init__(
-        self, gradient: Callable[..., object], loss: Objective, policy: RecurrentActorCritic, batch: Sequences, grad: Tensor,
+        self, gradient: Callable[..., object], loss: Loss, policy: RecurrentActorCritic, batch: Sequences, grad: Tensor,
         compiled: bool = False,
     ) -> None:  # fmt: skip
         """Record a segment of the form of `batch`, whose values do not matter."""
@@ -67,7 +66,7 @@ class SegmentGradient:
             return policy.step(with_first_state(own, state))[2]
 
         given, *others = columns_of(random_batch(batch, policy, 1))
-        own, state = split_states(given, self.rows)
+        own, state = rows_and_state(given, self.rows)
         after, share = torch.zeros_like(state), torch.ones(1)
         self.segment = RecordedFunction(segment, [own, state, after, share, *others], writes=[grad], compiled=compiled)
         with torch.no_grad():
@@ -75,7 +74,7 @@ class SegmentGradient:
         self.agrees = self.terms.scalar and self.terms.width > 0 and self._agrees(gradient, loss, policy, batch)
 
     def _agrees(
-        self, gradient: Callable[..., object], loss: Objective, policy: RecurrentActorCritic, batch: Sequences
+        self, gradient: Callable[..., object], loss: Loss, policy: RecurrentActorCritic, batch: Sequences
     ) -> bool:
         """Whether segments give the gradient of whole sequences. Where steps may be padding, the last segment has some."""
         length = 2 * STEPS if self.alive is None else 2 * STEPS + STEPS // 2
@@ -88,7 +87,7 @@ class SegmentGradient:
     def __call__(self, columns: Sequence[Tensor], calls: Calls | None = None) -> object:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         obs, *others = columns
-        own, state = split_states(obs, self.rows)
+        own, state = rows_and_state(obs, self.rows)
         segments = [in_segments(torch.unflatten(x, 0, own.shape[:2])).flatten(1, 2).numpy() for x in others]
         rows, states = in_segments(own).numpy(), [state.numpy()]
         for each in rows[:-1]:
@@ -124,12 +123,12 @@ def in_segments_faster(batch: Sequences, policy: RecurrentActorCritic, compiled:
 
 def of_length(length: int, batch: Sequences, policy: RecurrentActorCritic) -> Sequences:
     """Return as many sequences of another length, whose values do not matter."""
-    own, state = split_states(batch.obs, policy.memory_rows)
+    own, state = rows_and_state(batch.obs, policy.memory_rows)
     obs = with_first_state(own[:, :1].expand(-1, length, -1), state)
     return type(batch)(obs, *(x[:1].expand(len(obs) * length, *x.shape[1:]) for x in columns_of(batch)[1:]))
 
 
-def split_states(obs: Tensor, rows: MemoryRows) -> tuple[Tensor, Tensor]:
+def rows_and_state(obs: Tensor, rows: MemoryRows) -> tuple[Tensor, Tensor]:
     """Return sequences without states, and the states before their first row."""
     return obs[..., : rows.width + 1], rows.split_sequences(obs)[2]
 
