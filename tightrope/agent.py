@@ -52,7 +52,8 @@ class Agent(AgentBase, metaclass=AgentType):
         """Make an untrained agent.
 
         Args:
-            env: An id, module:Class, a TensorEnv or Gymnasium environment, or a class or function that makes one.
+            env: An id, module:Class, a TensorEnv or Gymnasium environment or a class of either, or a function that makes one
+                of Gymnasium's.
             network: Your own network from observations to features (B, F): a class or function that makes it, so that its
                 weights follow the seed, or an instance, which is copied with its weights.
             settings: The settings of `tightrope train --help`. They override the environment's preset.
@@ -67,22 +68,24 @@ class Agent(AgentBase, metaclass=AgentType):
             settings["network"] = network_path(network)
         if "memory" in settings:
             settings["memory"] = memory_setting(settings["memory"])
+        if isinstance(settings.get("train_env"), type):
+            settings["train_env"] = user_objects.name_of(settings["train_env"])
         if isinstance(env, str) and not is_import_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configured(env, self.algo, settings)
-            user_objects.import_training_env(config.run.train_env)
             env = None
         else:
             env = imported(env) if isinstance(env, str) else env
             config, env = configured_with(env, self.algo, settings, user_objects.settings_fixed_by(env, settings))
         import_memory(config.network.memory)
+        user_objects.named_by_user(config.run.train_env, "train_env")
         self._setup(config, env, network)
 
     @classmethod
     def from_config(cls, config: Config, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings, which the user gave."""
         join()
-        user_objects.import_training_env(config.run.train_env)
+        user_objects.named_by_user(config.run.train_env, "train_env")
         import_memory(config.network.memory)
         return cls.made_of(import_own_code(config), None, network)
 
@@ -114,7 +117,7 @@ class Agent(AgentBase, metaclass=AgentType):
         self.notes: list[str] = []  # notes about a loaded run, printed when training starts
         count = per_rank_config(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else user_objects.from_user(env, config, count)
-        if given is not None and given.num_envs != count:
+        if given is not None and given.num_envs != count and config.run.train_env is None:
             raise UsageError(f"num_envs {count} does not match the given environment, which has {given.num_envs}")
         self.state: State = build(config, given, network)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)

@@ -124,6 +124,8 @@ def ignored_edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
 def for_this_machine(config: Config, settings: Settings, env: Any, steps: int = 0) -> Config:
     """The settings of a run after some steps with the user's changes, and with a device and backend that are available here."""
     settings = dict(settings)
+    if isinstance(settings.get("train_env"), type):
+        settings["train_env"] = user_objects.name_of(settings["train_env"])
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
     if user_objects.implements_env(env):
@@ -134,7 +136,14 @@ def for_this_machine(config: Config, settings: Settings, env: Any, steps: int = 
         settings.setdefault("backend", "auto")
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
+    if env is not None and user_objects.name_of(env) != config.env:
+        settings.setdefault("train_env", None)  # it continues on the environment given
     changed = config.changed_after(steps, **settings)
+    other = changed.run.train_env
+    if "train_env" in settings:
+        user_objects.named_by_user(other, "train_env")
+    elif other is not None and (is_import_path(other) or needs_import(other)):
+        user_objects.named_by_file(other, "the run", "was trained on", "train_env")
     return import_own_code(changed, {name.replace("-", "_") for name in settings})
 
 
@@ -195,10 +204,6 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None, new
         user_objects.check_env_object(env)
     elif needs_import(config.env) or not user_objects.has_id(config.env):  # an id may import its module
         env = user_objects.named_by_file(config.env, path, "was trained on", "env")
-    if config.run.train_env is not None and (
-        is_import_path(config.run.train_env) or needs_import(config.run.train_env)
-    ):
-        raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     network = network_for(config, path, network)
     count = per_rank_config(config.algorithm, world().size).num_envs
     if user_objects.implements_env(env) and env.num_envs != count:

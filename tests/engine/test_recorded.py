@@ -32,7 +32,7 @@ from tightrope.algorithms.ppo import ppo
 from tightrope.engine import Optimizer, Runtime, gradients
 from tightrope.engine.gradients import RecordedGradient
 from tightrope.engine.optimize import autograd
-from tightrope.engine.recorded import BLOCK
+from tightrope.engine.recorded import BLOCK, trial_parameters
 from tightrope.engine.rollout_policy import RecordedPolicy, recorded_policy
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, Categorical
@@ -256,6 +256,21 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
         )
         assert not recordings(optimizer)
     assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
+
+
+def test_a_trial_depends_on_nothing_that_training_changes() -> None:
+    shown, found = torch.randn(5, *SHOWN.shape), []
+    for trained in (False, True):
+        policy = a_policy(TORQUE, norm_obs=True)
+        assert policy.normalizer is not None
+        if trained:
+            policy.normalizer.merge(3 * torch.randn(50, *SHOWN.shape) + 1)
+        before = {name: x.clone() for name, x in policy.state_dict().items()}
+        with trial_parameters(policy) as changed, torch.no_grad():
+            found.append(policy.value(shown))
+        assert changed == []
+        assert all(torch.equal(x, before[name]) for name, x in policy.state_dict().items())
+    assert torch.equal(*found)
 
 
 def test_hooks_are_called() -> None:

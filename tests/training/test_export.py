@@ -45,6 +45,16 @@ class Averaging(nn.Module):
         return features - features.mean(1, keepdim=True)
 
 
+class Counting(nn.Linear):
+    """Its graph holds the number of rows: len() is a number of Python."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs.reshape(len(obs), -1))
+
+
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -385,6 +395,8 @@ def test_without_the_packages_the_answer_is_how_to_install_them(
 def test_a_network_that_is_no_graph_is_refused_in_one_line(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", network=Branching(), **TINY)
     assert "the network cannot be exported" in refusal(agent.export, tmp_path / "policy.onnx")
+    agent = tr.PPO("CartPole-v1", network=Counting(), **TINY)
+    assert "2 rows only" in refusal(agent.export, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
 
 

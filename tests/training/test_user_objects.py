@@ -30,6 +30,10 @@ import gymnasium, numpy, torch, tightrope as tr
 class Plain(tr.envs.CartPole):
     pass
 
+class Shaped(tr.envs.CartPole):
+    def reward(self, state, action, next_state):
+        return -torch.ones_like(state[:, 0])
+
 class WithArguments(tr.envs.CartPole):
     def __init__(self, num_envs=1, device="cpu", max_episode_steps=None, pull=9.8):
         super().__init__(num_envs, device, max_episode_steps)
@@ -168,6 +172,28 @@ def test_a_training_env_that_names_a_module(theirs: Any, run_command: Any) -> No
     sys.modules.pop("theirs")
     assert "theirs:TheirWalk-v0" in refused("run")
     assert "theirs" not in sys.modules
+
+
+@pytest.mark.parametrize("scored", ["CartPole-v1", "theirs:Plain"])
+def test_a_training_env_of_ones_own_is_named_by_its_path_and_given_again(
+    theirs: Any, scored: str, run_command: Any
+) -> None:
+    own = ["--env", scored] if ":" in scored else []
+    trained = ["--train-env", "theirs:Shaped"]
+    assert run_command("train", scored, *trained, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
+    sys.modules.pop("theirs")
+    env = theirs.Plain if own else None
+    assert "--train-env theirs:Shaped" in refused("run", env=env)
+    assert "theirs" not in sys.modules
+    assert run_command("eval", "run", *own, *trained, "--episodes", "2")[0] == 0
+    agent = tr.load("run", env=env, train_env="theirs:Shaped")
+    assert type(agent.state.env).__name__ == "Shaped"
+    assert type(agent.score_env) is (env or tr.envs.CartPole)
+    assert agent.learn(32, quiet=True).evaluate(2).mean >= 0 > agent.state.rollout.reward.max()
+    shaped = type(agent.state.env)
+    assert tr.PPO(scored, train_env=shaped, **SMALL).config.run.train_env == "theirs:Shaped"
+    assert type(tr.load("run", env=env, train_env=shaped).state.env) is shaped
+    assert "theirs:numpy is not a class" in refusal(tr.PPO, scored, train_env="theirs:numpy", **SMALL)
 
 
 @pytest.mark.parametrize("name", ["sys:stranger:Class-v0", "sys:stranger:CartPole-v1", "stranger:CartPole-v1"])

@@ -38,6 +38,8 @@ class LoadOptions:
     """The network, as module:Class, of a run that was trained with one of your own."""
     memory: str | None = None
     """The memory, as module:Class, of a run that was trained with one of your own."""
+    train_env: str | None = None
+    """The training environment, as module:Class, of a run with a train_env of your own."""
     wrappers: tuple[str, ...] = ()
     """The wrappers, as module:name, of a run that was trained with some."""
     env_kwargs: dict[str, object] | None = None
@@ -46,7 +48,12 @@ class LoadOptions:
     def load(self, run: Path, env: Any, **changed: Any) -> Agent:
         """The agent of a run, in an environment of the user's if one is given."""
         import_memory(self.memory)
-        given = {"wrappers": self.wrappers or None, "env_kwargs": self.env_kwargs, **changed}
+        given = {
+            "wrappers": self.wrappers or None,
+            "env_kwargs": self.env_kwargs,
+            "train_env": self.train_env,
+            **changed,
+        }
         settings = {name: value for name, value in given.items() if value is not None}
         return load(run, env, self.checkpoint, self.network, **settings)
 

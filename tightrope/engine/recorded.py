@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..models import ActorCritic
+from ..models.normalizer import RunningMoments
 from ..recording import Array, Recordings, Unrecordable
 from ..recording.recorder import tensors
 from ..types import Batch
@@ -181,13 +182,18 @@ def random_batch(batch: Batch, policy: ActorCritic, seed: int) -> Batch:
 
 @contextmanager
 def trial_parameters(policy: nn.Module) -> Iterator[list[str]]:
-    """Inside, the network has random parameters, so that results do not depend on training so far. Afterwards the network and
-    the random generators are restored. Yields a list that names, afterwards, what the code inside had changed."""
+    """Inside, the network has random parameters and no statistics, so that results do not depend on training so far. Afterwards
+    the network and the random generators are restored. Yields a list that names, afterwards, what the code inside changed."""
     changed: list[str] = []
     modules = [(module, dict(vars(module))) for module in policy.modules()]
     buffers = [(x, x.clone()) for x in policy.buffers()]
     parameters = [(x.detach(), x.detach().clone()) for x in policy.parameters()]
     generator = torch.Generator().manual_seed(0)
+    for module, _ in modules:
+        if isinstance(module, RunningMoments):
+            module.mean.zero_()
+            module.variance.fill_(1)
+    kept = [x.clone() for x, _ in buffers]
     try:
         for x, _ in parameters:
             x.copy_(torch.randn(x.shape, generator=generator) / max(4, x[0].numel() if x.dim() else 1) ** 0.5)
@@ -199,7 +205,7 @@ def trial_parameters(policy: nn.Module) -> Iterator[list[str]]:
                 changed.append(type(module).__name__)
                 vars(module).clear()
                 vars(module).update(held)
-        changed += ["a buffer" for x, before in buffers if not torch.equal(x, before)]
+        changed += ["a buffer" for (x, _), before in zip(buffers, kept, strict=True) if not torch.equal(x, before)]
         with torch.no_grad():
             for x, before in buffers + parameters:
                 x.copy_(before)

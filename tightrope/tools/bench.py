@@ -32,7 +32,7 @@ from ..logging import MetricsFile
 from ..training.build import build, configured, configured_with
 from ..training.config import Config
 from ..training.own_code import imported, is_import_path
-from ..training.user_objects import from_user, import_training_env
+from ..training.user_objects import from_user, named_by_user
 from ..types import Settings
 
 WARM_UP = 3  # phases: an eager one, one that captures the graph, one more
@@ -107,7 +107,7 @@ def start_run(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
         config, own = configured_with(imported(env), algo, *layers)
     else:
         config = configured(env, algo, *layers)
-    import_training_env(config.run.train_env)
+    named_by_user(config.run.train_env, "train_env")
     config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
     given = None if own is None else from_user(own, config, config.algorithm.num_envs)
     return build(config, given, config.network.network), config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..models import ActorCritic, actor_critic
 from ..types import Env, Settings
 from .config import Config, RunConfig, configure, merged_layers
 from .names import ENVS, here_called
-from .own_code import functions_of, is_import_path, with_own_code
+from .own_code import functions_of, in_memory, is_import_path, with_own_code
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .settings import memory_of, name_of_device, resolve_device, suits_cpu
 from .user_objects import (  # fmt: skip
@@ -33,8 +34,8 @@ from .user_objects import (  # fmt: skip
     ancestor_of,
     from_user,
     implements_env,
-    import_training_env,
     name_of,
+    named_by_user,
     own_memory,
     own_network,
 )
@@ -56,9 +57,21 @@ def backend_for(env_id: str, backend: str = "auto", with_arguments: bool = False
     return choose(env_id, backend, with_arguments)
 
 
+def training_env(path: str, run: RunConfig) -> Callable[..., object]:
+    """The class or factory that train_env names. It must be imported already: a file may name it."""
+    found: object = in_memory(path)
+    if not callable(found):
+        raise UsageError(f"train_env {path} is not a class at the top level of a module: give an id, or module:Class")
+    if run.wrappers and isinstance(found, type) and issubclass(found, TensorEnv):
+        raise UsageError(f"wrappers need an env of Gymnasium, and train_env {path} is none: drop one of them")
+    return found
+
+
 def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
     """Make the environment with this id according to the settings; `scoring` if it is for evaluations."""
     run = config.run
+    if is_import_path(env_id):
+        return from_user(training_env(env_id, run), config, num_envs)
     # train_env may be one of ours
     wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
     backend, _ = backend_for(env_id, wanted, run.adapts_env)
@@ -81,8 +94,8 @@ def configured(env_id: str, algo: str, *layers: Settings) -> Config:
     settings = with_own_code(merged_layers(algo, *layers))
     if not follows_kind(env_id, algo, settings):
         return configure(env_id, algo, settings)
-    import_training_env(settings.get("train_env"))
     run = run_settings(env_id, algo, settings)
+    named_by_user(run.run.train_env, "train_env")
     with isolated_rng(stream_seed(run.run.seed, "look"), resolve_device(run.run.device)):
         env = make_env(run, run.run.train_env or env_id, 1)
         close_quietly(env)
@@ -159,7 +172,7 @@ def resolved(config: Config, state: State) -> Config:
 
 
 def build(config: Config, env: Env | None = None, network: Network | None = None) -> State:
-    """Build the state before the first phase. `env` replaces the configured training environment, `network` the trunk."""
+    """Build the state before the first phase. `env` is the user's own, `network` replaces the trunk."""
     try:
         return _build(config, env, network)
     except (RuntimeError, MemoryError) as error:
@@ -218,7 +231,7 @@ def new_network(config: Config, env: Env, network: Network | None) -> ActorCriti
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
     """Return the state before the first phase, with this rank's share of the environments."""
     share = per_rank_config(config.algorithm, world().size)
-    if env is None:
+    if env is None or config.run.train_env is not None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if isinstance(env, TensorEnv):
         check_spaces(env)  # its methods are checked at the first reset

@@ -15,7 +15,7 @@ from torch import nn
 from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
-from ..envs.registry import BACKENDS, check_constructed, construct, id_or_path, import_module_of, module_and_name
+from ..envs.registry import BACKENDS, check_constructed, construct, id_or_path, module_and_name
 from ..errors import UsageError, one_line
 from ..models.memory import MEMORIES, Memory
 from ..types import Env, Settings
@@ -71,7 +71,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     check_env_object(env)
     if settings.get("wrappers") and (implements_env(env) or (isinstance(env, type) and issubclass(env, TensorEnv))):
         raise UsageError(f"wrappers are for environments of Gymnasium, and {name_of(env)} is none: drop them")
-    fixed: Settings = {"train_env": None}
+    fixed: Settings = {"train_env": settings.get("train_env")}  # not that of a preset
     limit = None
     if not callable(env):
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
@@ -126,20 +126,14 @@ def check_command(env: str) -> str:
     return f"`tightrope check {env}`"
 
 
-def named_by_user(env: str) -> Any:
+def named_by_user(env: str | None, what: str = "env") -> Any:
     """Import the class of module:Class. For Gymnasium's module:Name-v0, import the module and return None."""
-    if is_import_path(env):
-        return imported(env)
-    module, _ = module_and_name(env)
+    if env is not None and is_import_path(env):
+        return imported(env, what)
+    module, _ = module_and_name(env or "", what)
     if module:
-        imported(f"{module}:__name__")
+        imported(f"{module}:__name__", what)
     return None
-
-
-def import_training_env(train_env: str | None) -> None:
-    """Import the module that the train_env of a user names, if it names one."""
-    if isinstance(train_env, str) and not is_import_path(train_env):
-        import_module_of(train_env)
 
 
 def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
@@ -193,7 +187,11 @@ def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
     if only_in_its_script(path):
         hidden = f"{source} {what} {name}, which was defined in a script, notebook or function"
         raise UsageError(f"{hidden}: define it again and pass it, tr.load(path, {argument}=...)")
-    hint = f"or --{argument} {path}" if argument != "network" else f"or, for a class, --{argument} {path}"
+    hint = (
+        f"or --{argument.replace('_', '-')} {path}"
+        if argument != "network"
+        else f"or, for a class, --{argument} {path}"
+    )
     raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 
 

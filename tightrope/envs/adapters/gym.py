@@ -204,5 +204,6 @@ def checked_make(name: str, make: Callable[[], Any]) -> Any:
     except Exception as error:
         raise UsageError(f"env {name!r} cannot be made: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(env, (gymnasium.Env, VectorEnv)):
-        raise UsageError(f"env {name!r} is not a Gymnasium environment but a {type(env).__name__}")
+        fix = "return one, or give a tensor environment itself or its class instead of a function"
+        raise UsageError(f"env {name!r} is not a Gymnasium environment but a {type(env).__name__}: {fix}")
     return env
