@@ -20,7 +20,7 @@ from tightrope.cli.arguments import field_docs
 from tightrope.errors import UsageError
 from tightrope.training.build import build, check_env
 from tightrope.training.config import config_classes, configure, setting_types
-from tightrope.training.presets import ELSEWHERE, PRESETS
+from tightrope.training.presets import ELSEWHERE, FAMILIES, PRESETS, preset
 from tightrope.training.settings import coerce, mapping, read_settings, resolve_device
 
 ALGOS = ("ppo", "vpg")
@@ -404,6 +404,15 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
         assert from_python.to_flat_dict()[name] == (list(value) if isinstance(value, tuple) else value)
     assert env in tr.envs.ENVS or env in ELSEWHERE
     assert from_python.algorithm.phases > 0
+
+
+def test_every_family_makes_valid_runs_and_none_hides_another() -> None:
+    ids = [env for env in ELSEWHERE if (env, "ppo") not in PRESETS and " " not in env]
+    assert {"brax/ant", "brax/hopper", "Hopper-v5"} <= set(ids)
+    for env in ids:
+        assert configure(env, "ppo").algorithm.phases > 0
+    found = [preset(env, "ppo") for env in ids]
+    assert all(settings in found for pattern, settings in FAMILIES if "ALE" not in pattern)
 
 
 # the namespace ---------------------------------------------------------------------------------------------------------

@@ -53,6 +53,10 @@ _BRAX: Settings = dict(
     gamma=0.97, ent_coef=1e-3, max_grad_norm=1.0, norm_obs=True, norm_reward=True, hidden_sizes=(256, 256),
     activation="silu",
 )  # fmt: skip
+_BRAX_LEGS: Settings = _BRAX | dict(
+    num_envs=2048, num_steps=32, num_minibatches=128, hidden_sizes=(64, 64),
+    gamma=0.998,  # steps are 8 ms: with a shorter view hoppers and walkers hurry and fall
+)  # fmt: skip
 
 PRESETS: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): _CARTPOLE,
@@ -112,6 +116,7 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
     (r"InvertedDoublePendulum-v\d", _DOUBLE_PENDULUM),
     (r"(Reacher|InvertedPendulum)-v\d", _FEW_JOINTS),
     (rf"({'|'.join(_MUJOCO_TASKS)})-v\d", _MUJOCO),
+    (r"brax/(hopper|walker2d)", _BRAX_LEGS),
     (r"(brax|playground)/\w+", _BRAX),
     (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
 ]
