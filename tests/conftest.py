@@ -1,5 +1,5 @@
-"""What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, repeatable examples, no
-signal ignored."""
+"""What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, no videos, repeatable
+examples, no signal ignored."""
 
 import functools
 import gc
@@ -16,12 +16,16 @@ from hypothesis import settings
 
 jaxtyping.install_import_hook("tightrope.functional", "beartype.beartype")  # before anything imports it
 
+from tightrope.logging import Callback  # noqa: E402
 from tightrope.recording import why_not_compiled  # noqa: E402
+from tightrope.training.films import video_callback  # noqa: E402
 
 settings.register_profile("tightrope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("tightrope")
 torch.set_num_threads(1)
 os.environ["TIGHTROPE_COMPILER"] = "off"  # recordings are NumPy calls, but where a test asks for the compiler
+# JAX compiles for longer than tests run what it compiles
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and SIGHUP under nohup
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -39,6 +43,21 @@ def pytest_collection_finish() -> None:
     """Tests and modules live until the end: no garbage collection looks through these millions of objects again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_videos() -> Iterator[None]:
+    """Runs have the videos that a test asks for by `video_every` and no others, which take longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        asked = lambda *given: Callback() if given[3] is None else video_callback(*given)  # noqa: E731
+        patch.setattr("tightrope.training.trainer.video_callback", asked)
+        yield
+
+
+@pytest.fixture
+def usual_videos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this test have videos as they do elsewhere."""
+    monkeypatch.setattr("tightrope.training.trainer.video_callback", video_callback)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tightrope.training.evaluate import evaluate_policy
 from tightrope.training.reports import clips
 from tightrope.types import Box, Discrete
 
+pytestmark = pytest.mark.usefixtures("usual_videos")
 SMALL: dict[str, Any] = dict(
     num_envs=20, num_steps=8, num_minibatches=2, update_epochs=1, hidden_sizes=(8,), device="cpu"
 )
