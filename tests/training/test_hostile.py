@@ -57,7 +57,8 @@ def files_in(run: Path) -> list[Path]:
 def test_what_a_stranger_has_prepared_is_refused(
     group: str, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where modules would be found
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # where modules would be found
     cases = {name: case for name, case in GROUPS[group]().items() if not any(heavy in name for heavy in HEAVY)}
     modules = set(sys.modules)
     for name, case in cases.items():
