@@ -1,10 +1,12 @@
 """What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, no videos, repeatable
-examples, no signal ignored."""
+examples, no signal ignored, temporary files in memory."""
 
 import functools
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,11 @@ torch.set_num_threads(1)
 os.environ["TIGHTROPE_COMPILER"] = "off"  # recordings are NumPy calls, but where a test asks for the compiler
 # JAX compiles for longer than tests run what it compiles
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+MEMORY = Path("/dev/shm")  # of a disk, tests would wait: they write, sync and remove many thousand files
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    is_large = shutil.disk_usage(MEMORY).free > 8e9
+    if is_large and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # compiled recordings are files too
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and SIGHUP under nohup
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
