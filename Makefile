@@ -11,8 +11,9 @@ demo: $(VENV)/installed            ## train CartPole, then evaluate what was lea
 	$(BIN)/tightrope train CartPole-v1 --run-dir runs/demo
 	$(BIN)/tightrope eval runs/demo
 
+# With bytecode, of which each process of the suite would otherwise make its own.
 test: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-kernels: $(VENV)/installed-dev ## the Triton kernels in Triton's interpreter (300 MB more, in a folder of its own)
 	$(PIP) install --no-deps --target $(VENV)/triton triton==3.7.1

@@ -1,10 +1,12 @@
-"""What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, repeatable examples, no
-signal ignored."""
+"""What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, no videos, repeatable
+examples, no signal ignored, temporary files in memory."""
 
 import functools
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +18,21 @@ from hypothesis import settings
 
 jaxtyping.install_import_hook("tightrope.functional", "beartype.beartype")  # before anything imports it
 
+from tightrope.logging import Callback  # noqa: E402
 from tightrope.recording import why_not_compiled  # noqa: E402
+from tightrope.training.films import video_callback  # noqa: E402
 
 settings.register_profile("tightrope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("tightrope")
 torch.set_num_threads(1)
 os.environ["TIGHTROPE_COMPILER"] = "off"  # recordings are NumPy calls, but where a test asks for the compiler
+# JAX compiles for longer than tests run what it compiles
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+MEMORY = Path("/dev/shm")  # of a disk, tests would wait: they write, sync and remove many thousand files
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    is_large = shutil.disk_usage(MEMORY).free > 8e9
+    if is_large and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # compiled recordings are files too
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and SIGHUP under nohup
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -39,6 +50,21 @@ def pytest_collection_finish() -> None:
     """Tests and modules live until the end: no garbage collection looks through these millions of objects again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_videos() -> Iterator[None]:
+    """Runs have the videos that a test asks for by `video_every` and no others, which take longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        asked = lambda *given: Callback() if given[3] is None else video_callback(*given)  # noqa: E731
+        patch.setattr("tightrope.training.trainer.video_callback", asked)
+        yield
+
+
+@pytest.fixture
+def usual_videos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this test have videos as they do elsewhere."""
+    monkeypatch.setattr("tightrope.training.trainer.video_callback", video_callback)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Python processes for tests, forked from one that has imported torch and Tightrope, which takes longer than most tests."""
+"""Python processes for tests, forked from one that has imported torch, Optuna and Tightrope: more work than most tests are."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ FORKS.set_forkserver_preload(
         "tightrope.cli.training",
         "tightrope.cli.trained",
         "torch.distributed.run",
+        "optuna.importance",
+        "optuna.storages",
+        "optuna.visualization",
     ]
 )
 

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ Tightrope = Callable[..., Any]  # the fixture
 
 
 @pytest.fixture(autouse=True)
-def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every command runs in a directory of its own."""
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every command runs in a directory of its own, and a module that was there is forgotten."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+    yield tmp_path / "here"
+    sys.modules.pop("lines", None)
 
 
 @pytest.fixture(scope="module")
@@ -467,19 +468,13 @@ BAD = [
     ("train CartPole-v1 --num-minibatches 7", "num_minibatches 7 8"),
     ("train CartPole-v1 --total-timesteps 5", "total_timesteps 5 num_envs num_steps"),
     ("train CartPole-v1 --total-timesteps many", "total_timesteps 'many' number"),
-    ("train CartPole-v1 --total-timesteps 1.5", "total_timesteps '1.5' whole"),
     ("train CartPole-v1 --total-timesteps", "total timesteps value"),
-    ("train CartPole-v1 --learning-rate -1", "learning_rate -1 above 0"),
     ("train CartPole-v1 --max-grad-norm x", "max grad norm 'x' number"),
     ("train CartPole-v1 --threads 1.5", "threads '1.5' whole number"),
     ("train CartPole-v1 --hidden-sizes a", "hidden sizes 'a' whole number"),
     ("train CartPole-v1 --hidden-sizes", "hidden_sizes value"),
     ("train CartPole-v1 --activation step", "activation 'step' tanh"),
-    ("train CartPole-v1 --gamma 1.5", "gamma 1.5 from 0 to 1"),
-    ("train CartPole-v1 --seed -1", "seed -1"),
-    ("train CartPole-v1 --algo vpg --rollout-uses 2", "rollout_uses 2 use_importance_weights"),
     ("train CartPole-v1 --device mps", "device 'mps' auto"),
-    ("train CartPole-v1 --device tpu", "device 'tpu' cpu cuda mps"),
     ("train CartPole-v1 --train-env Pendulum-v1", "'Pendulum-v1' 'CartPole-v1' spaces"),
     ("train CartPole-v1 --train-env EsyCart-v0", "'EsyCart-v0' EasyCart-v0"),
     ("train CartPole-v1 --config nowhere.yaml", "nowhere.yaml"),
@@ -502,16 +497,11 @@ BAD = [
     ("eval ../taken --seed 99999999999999999999", "seed 99999999999999999999"),
     ("evaluate ../taken", "unknown command 'evaluate' here it is called eval"),
     ("eval ../taken --n-eval-episodes 3", "'--n-eval-episodes' here it is called --episodes"),
-    ("train CartPole-v1 --hidden-sizes 8,a", "hidden sizes 'a' whole number"),
     ("train CartPole-v1 --device cuda:7", "device 'cuda:7'"),
-    ("train CartPole-v1 --device gpu", "device 'gpu' here it is called cuda"),
     ("train CartPole-v1 --no-cuda", "'no_cuda' here it is called device (device cpu)"),
     ("train CartPole-v1 --save-model", "'save_model' run_dir"),
-    ("train CartPole-v1 --learning-rate lin_1e-3", "learning_rate 'lin_1e-3' linear(1e-3, 0)"),
-    ("train CartPole-v1 --learning-rate linear(1)", "learning_rate 'linear(1)' piecewise(0: cosine(3e-4,"),
     ("train FrozenLake-v1 --env-kwargs slippery=1", "env_kwargs 'slippery' FrozenLake-v1 map_name is_slippery"),
     ("train FrozenLake-v1 --wrapper clip", "wrappers 'clip' module:function"),
-    ("train CartPole-v1 --ppo.gamma 0.9", "'ppo.gamma' give gamma"),
     ("train CartPole-v1 --seeds 99999999999999999999", "seed 99999999999999999999"),
     ("check CartPole-v1 --seed -1", "seed -1"),
     ("envs CartPole-v1", "'CartPole-v1'"),

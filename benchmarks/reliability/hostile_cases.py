@@ -282,13 +282,21 @@ def planted(forged: Callable[..., None], setting: str, path: str) -> Case:
 def names() -> dict[str, Case]:
     """What must not be imported, made or called."""
     paths = ("os:system", "subprocess:Popen", "antigravity:X-v0", "antigravity:geohash", "__main__:Process", "os.path:join",
-             "builtins:exec", "tightrope.cli:main", "this:X-v0", "torch.nn:Module", ":", "a:", ":b", "os:")  # fmt: skip
+             "builtins:exec", "tightrope.cli:main", "this:X-v0", "torch.nn:Module", ":", "a:", ":b", "os:", "torch:load",
+             "tightrope.envs:TensorEnv", "../x", "../evil:CartPole-v1", "evil.deep:Class-v1\n")  # fmt: skip
     forged = [(setting, path) for path in paths for setting in ("env", "train_env", "network")]
     forged.remove(("network", "torch.nn:Module"))  # a network, if not one that can do anything
     forged += [("algo", "os:system"), ("backend", "antigravity"), ("vectorization_mode", "os:system")]
     cases: dict[str, Case] = {f"{setting} {path}": partial(forge_config, **{setting: path}) for setting, path in forged}
-    for path in ("sys:evil:X-v0", "sys:evil:CartPole-v1", "evil:CartPole-v1", "./evil:CartPole-v1"):
-        for setting in ("env", "train_env"):
+    for path in (
+        "sys:evil:X-v0",
+        "sys:evil:CartPole-v1",
+        "evil:CartPole-v1",
+        "./evil:CartPole-v1",
+        "evil:space/X-v0",
+        "evil:X",
+    ):
+        for setting in ("env", "train_env", "network"):
             for where in (forge_config, forge_settings):
                 cases[f"{setting} {path}, planted, by {where.__name__}"] = planted(where, setting, path)
     return cases

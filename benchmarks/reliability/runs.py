@@ -12,12 +12,13 @@ from tightrope.files import Place
 from tightrope.training.checkpoint_reader import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
 
 SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
+SMALL += " --eval-episodes 2"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"
 CARTPOLE, PENDULUM = "PPO, CartPole", "PPO, Pendulum, evaluations"
 RUNS = {
     CARTPOLE: f"CartPole-v1 {SMALL} {PPO}",
-    PENDULUM: f"Pendulum-v1 {SMALL} {PPO} --eval-every 48 --eval-episodes 2",
-    "VPG, CartPole, evaluations": f"CartPole-v1 --algo vpg {SMALL} --eval-every 72 --eval-episodes 2 --keep-checkpoints 2",
+    PENDULUM: f"Pendulum-v1 {SMALL} {PPO} --eval-every 48",
+    "VPG, CartPole, evaluations": f"CartPole-v1 --algo vpg {SMALL} --eval-every 72 --keep-checkpoints 2",
     "VPG, Acrobot, one kept": f"Acrobot-v1 --algo vpg {SMALL} --baseline critic --keep-checkpoints 1",
 }
 PHASE = 24  # steps

@@ -46,26 +46,6 @@ def test_without_annealing_rates_are_constant():
     assert {row["charts/learning_rate"] for row in run(state, config)} == {torch.tensor(3e-4).item()}
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
-def test_same_seed_gives_the_same_numbers_twice(env):
-    (a, config), (b, _), (other, _) = new_state(env), new_state(env), new_state(env, seed=2)
-    rows = run(a, config)
-    assert rows == run(b, config)
-    assert torch.equal(a.optimizer.flat, b.optimizer.flat)
-    run(other, config)
-    assert not torch.equal(a.optimizer.flat, other.optimizer.flat)
-
-
-def test_evaluating_and_drawing_between_phases_changes_nothing():
-    quiet, busy = (tr.PPO("CartPole-v1", **SMALL) for _ in range(2))
-    run(quiet.state, quiet.config.algorithm)
-    for _ in ppo.ppo(busy.state, busy.config.algorithm):
-        busy.evaluate(episodes=5)
-        busy.state.env.draw(busy.state.obs)
-        torch.rand(3)  # nor does whatever else draws from torch's own stream
-    assert torch.equal(quiet.state.optimizer.flat, busy.state.optimizer.flat)
-
-
 def test_a_phase_depends_on_state_and_noise_alone():
     (a, config), (b, _) = new_state(), new_state()
     noise = draw_noise(a.env, a.policy.head.noise, config.num_steps, (config.update_epochs, config.batch_size), 7, 0)

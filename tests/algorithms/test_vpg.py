@@ -199,13 +199,6 @@ def test_gradient_norm_is_limited_only_if_asked():
     assert tight.optimizer.grad.norm() <= 1.01e-6
 
 
-@pytest.mark.parametrize("settings", [{}, dict(baseline="critic"), dict(norm_obs=True)])
-def test_same_seed_gives_the_same_numbers_twice(settings):
-    (a, config), (b, _) = new_state(**settings), new_state(**settings)
-    assert run(a, config) == run(b, config)
-    assert torch.equal(a.optimizer.flat, b.optimizer.flat)
-
-
 class Bonus(TensorEnv):
     """Pays minus the squared distance of the action from 0.7."""
 

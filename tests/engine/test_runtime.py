@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from forks import PythonProcess
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -270,7 +269,8 @@ def test_torchs_newer_way_to_set_precision_is_no_obstacle() -> None:
     code = "import torch, tightrope as tr; torch.backends.cuda.matmul.fp32_precision = 'tf32'; " + (
         "tr.PPO('CartPole-v1', device='cpu', num_envs=4, num_steps=8, num_minibatches=2).learn(64, quiet=True)"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True)
+    done = PythonProcess("-c", code, variables={"PYTHONWARNINGS": "ignore"}).done()
+    assert done.returncode == 0, done.stderr
 
 
 def test_tensors_that_are_replaced_are_found_even_where_memory_is_used_again() -> None:

@@ -176,7 +176,7 @@ GOOD: dict[str, Any] = {
     ),
     "whole observation": sound(observation=MultiDiscrete((3, 3)), observe=lambda s, x: (x > 0).long()),
     "images": sound(
-        observation=Box((1, 40, 40), 0, 255, torch.uint8), observe=lambda s, x: x.new_zeros(len(x), 1, 40, 40).byte()
+        observation=Box((1, 36, 36), 0, 255, torch.uint8), observe=lambda s, x: x.new_zeros(len(x), 1, 36, 36).byte()
     ),
     "pushes": sound(action=Box((2,), (-1.0, 0.0), (1.0, 2.0)), advance=lambda s, x, a: x + a),
     "attributes for a step after super().__init__": sound(__init__=late, reward=lambda s, a, b, c: c[:, 0] * s.scale),

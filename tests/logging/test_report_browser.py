@@ -22,7 +22,7 @@ TO_TOP = "scrollTo({ top: 0, behavior: 'instant' })"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real one, small, with evaluations and a video of a moving square."""
     path = tmp_path_factory.mktemp("runs") / "run 1"
-    tr.PPO("CartPole-v1", **SETTINGS, eval_every=2_500, eval_episodes=5).learn(run_dir=path, quiet=True)
+    tr.PPO("CartPole-v1", **SETTINGS, eval_every=2_500, eval_episodes=5, video_every=12).learn(run_dir=path, quiet=True)
     with Video(path / "videos" / "phase0020.mp4") as video:
         for i in range(60):
             frame = np.full((64, 96, 3), 240, np.uint8)

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from forks import PythonProcess
 from run_helpers import assert_same_state, rows
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from tightrope.training.evaluate import evaluate_policy
 from tightrope.training.reports import clips
 from tightrope.types import Box, Discrete
 
+pytestmark = pytest.mark.usefixtures("usual_videos")
 SMALL: dict[str, Any] = dict(
     num_envs=20, num_steps=8, num_minibatches=2, update_epochs=1, hidden_sizes=(8,), device="cpu"
 )
@@ -334,14 +334,16 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
 def test_what_ends_the_trainer_does_not_end_the_last_video(tmp_path: Path) -> None:
     """Such as `timeout`, which signals a whole group of processes."""
     settings = dict(total_timesteps=10**8, num_envs=4, num_steps=16, hidden_sizes=(8,), device="cpu")
-    code = f"import tightrope as tr; tr.PPO('CartPole-v1', **{settings}).learn(run_dir={str(tmp_path)!r})"
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    code = (
+        f"import os, tightrope as tr; os.setsid(); tr.PPO('CartPole-v1', **{settings}).learn(run_dir={str(tmp_path)!r})"
+    )
+    process = PythonProcess("-c", code)
     try:
         deadline = time.monotonic() + 60
         while not videos(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate()
     finally:
         process.kill()
     assert "failed" not in said

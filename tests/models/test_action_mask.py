@@ -224,14 +224,6 @@ def test_gymnasium_masks_are_applied(kind: Callable[[], Any], mode: str) -> None
         assert agent.evaluate(4).unfinished == 0
 
 
-def test_a_masked_run_resumes_bit_for_bit(tmp_path: Path) -> None:
-    settings = dict(total_timesteps=512, num_minibatches=2, **TINY)
-    whole = tr.PPO(Arms(num_envs=4), **settings).learn(quiet=True)
-    tr.PPO(Arms(num_envs=4), **settings).learn(run_dir=tmp_path / "run", until=256, quiet=True)
-    again = tr.load(tmp_path / "run", env=Arms(num_envs=4)).learn(quiet=True)
-    assert torch.equal(whole.state.optimizer.flat, again.state.optimizer.flat)
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_predict_takes_masks(kind: Callable[[], Any], tmp_path: Path) -> None:
     agent = tr.PPO(kind, num_envs=2, total_timesteps=32, num_minibatches=2, **TINY).learn(quiet=True)

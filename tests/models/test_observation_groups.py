@@ -248,16 +248,6 @@ def test_it_trains_recorded_and_evaluates(kind: str, algo: str) -> None:
         assert {*score.returns} == {4.0, 16.0}, "an arm was missed"  # without and with bonus
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
-@pytest.mark.parametrize("kind", ["tensor", "masked"])
-def test_a_run_resumes_bit_for_bit(kind: str, algo: str, tmp_path: Path) -> None:
-    whole = made(kind, algo).learn(quiet=True)
-    made(kind, algo).learn(run_dir=tmp_path / "run", until=256, quiet=True)
-    again = tr.load(tmp_path / "run", env=KINDS[kind][0](4)).learn(quiet=True)
-    assert torch.equal(whole.state.optimizer.flat, again.state.optimizer.flat)
-    assert torch.equal(whole.state.policy.normalizer.mean, again.state.policy.normalizer.mean)
-
-
 def test_a_resumed_run_keeps_its_groups(tmp_path: Path) -> None:
     with made("gymnasium") as agent:
         agent.learn(run_dir=tmp_path / "run", until=256, quiet=True)

@@ -70,7 +70,7 @@ def rows(run_dir: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize("case", CASES)
 def test_each_agent_is_the_run_that_it_would_be_alone(case: str, tmp_path: Path) -> None:
     env, algo, vary, settings = CASES[case]
-    population = tr.Population(env, 3, vary, algo=algo, seed=11, rounds=2, **settings)
+    population = tr.Population(env, 2, vary, algo=algo, seed=11, rounds=2, **settings)
     population.learn(tmp_path / "many", jobs=1, quiet=True)
     for agent in population.agents:
         make = tr.PPO if algo == "ppo" else tr.VPG

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forks import PythonProcess
 from test_recording import KNOWN, UNKNOWN, numbers, replayed
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -298,8 +298,7 @@ def test_a_damaged_library_is_not_loaded(fresh_cache: Path, damage: str) -> None
 
 def in_processes(count: int, text: str) -> list[str]:
     code = f"from tightrope.recording.compiler import compiled; print(compiled({text!r}, False).f(1))"
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [process.communicate(timeout=120)[0].strip() for process in running]
+    return [process.communicate()[0].strip() for process in [PythonProcess("-c", code) for _ in range(count)]]
 
 
 def test_several_processes_compile_one_text_at_once_and_again_after_damage(fresh_cache: Path) -> None:

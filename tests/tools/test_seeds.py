@@ -122,7 +122,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "many"
-    words = ["--total-timesteps", "131072", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
+    words = ["--total-timesteps", "49152", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
     words += ["--seeds", "1-3", "--jobs", "2", "--run-dir", str(folder)]
     process = start_command("train", "CartPole-v1", *words)
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in (1, 2)]
@@ -141,7 +141,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
-    assert [seed.progress()[0] for seed in seeds] == [131072, 131072]
+    assert [seed.progress()[0] for seed in seeds] == [49152, 49152]
 
 
 def test_seeds_without_evaluations_are_said_to_be_not_evaluated(tmp_path: Path) -> None:

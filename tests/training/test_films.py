@@ -16,6 +16,7 @@ import tightrope as tr
 from tightrope.logging.callback import Callback
 from tightrope.training import films
 
+pytestmark = pytest.mark.usefixtures("usual_videos")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="films are made between phases elsewhere")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from tightrope.training.reports import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 
-from hostile_cases import GROUPS, PROOF
+from hostile_cases import GROUPS, PROOF, Payload
 from run_files import ELSEWHERE, FOLDER, KEY, PIPE, VICTIM, WRITTEN, ZERO, all_links, all_other_kinds
 
 posix = pytest.mark.skipif(os.name != "posix", reason="no pipes and signals as on POSIX")
@@ -57,7 +58,8 @@ def files_in(run: Path) -> list[Path]:
 def test_what_a_stranger_has_prepared_is_refused(
     group: str, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where modules would be found
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # where modules would be found
     cases = {name: case for name, case in GROUPS[group]().items() if not any(heavy in name for heavy in HEAVY)}
     modules = set(sys.modules)
     for name, case in cases.items():
@@ -72,6 +74,11 @@ def test_what_a_stranger_has_prepared_is_refused(
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     assert {"antigravity", "this"}.isdisjoint(set(sys.modules) - modules)
+
+
+def test_the_pickles_would_do_something(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Payload(tmp_path / PROOF)))
+    assert (tmp_path / PROOF).exists()
 
 
 def served(run: Path, films: bool = True) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import gymnasium.spaces as gs
 import numpy as np
 import pytest
 import torch
+from forks import PythonProcess
 from run_helpers import Spaces, forge, forge_config, manifest_of, newest, refusal
 from torch import Tensor, nn
 
@@ -146,10 +145,8 @@ import sys, tightrope as tr
 policy = tr.load_policy({str(tmp_path / "run")!r})
 print(policy.predict(dict(b=[0.1, 0.2], a=1, **{{'in': dict(c=[0, 1])}})), 'strangers' in sys.modules)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(tr.__file__).parents[1]), str(tmp_path)])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    variables = {"PYTHONPATH": os.pathsep.join([str(Path(tr.__file__).parents[1]), str(tmp_path)])}
+    done = PythonProcess("-c", code, variables=variables, cwd=tmp_path).done()
     obs = {"b": np.array([0.1, 0.2], np.float32), "a": 1, "in": {"c": np.array([0, 1], np.int8)}}
     assert (done.stderr, done.stdout.split()) == ("", [str(agent.predict(obs)), "False"])
 

@@ -72,17 +72,6 @@ def test_at_random_it_plays_otherwise_and_the_same_from_the_same_seed(tmp_path: 
     assert random[0] not in (greedy, random[2])
 
 
-def test_recording_changes_no_training_number(tmp_path: Path) -> None:
-    quiet, busy = tr.PPO("CartPole-v1", **SMALL), tr.PPO("CartPole-v1", **SMALL)
-    for agent in (quiet, busy):
-        agent.learn(128, quiet=True)
-        if agent is busy:
-            agent.record(tmp_path / "a.mp4", episodes=2, stochastic=True)
-            agent.show()
-        agent.learn(256, quiet=True)
-    assert torch.equal(quiet.state.optimizer.flat, busy.state.optimizer.flat)
-
-
 def test_a_notebook_is_shown_the_same() -> None:
     clip = tr.PPO("CartPole-v1", **SMALL).show(episodes=2, seed=1)
     assert isinstance(clip, Clip)

@@ -90,6 +90,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "Pendulum-v1", dict(memory="lstm", memory_layers=2, num_envs=4, memory_size=8, share_trunk=True)),
     ("vpg", "CartPole-v1", dict(memory="mingru", baseline="critic", full_reset=False, memory_size=8)),
     ("vpg", "Pendulum-v1", dict(rollout_uses=2, use_importance_weights=True, log_std="state")),
+    ("ppo", "MaskProbe-v0", dict(norm_obs=True)),
+    ("vpg", "PrivilegedProbe-v0", dict(baseline="critic", norm_obs=True)),
+    ("ppo", "HybridProbe-v0", dict(norm_obs=True, ent_coef=0.01)),
 ]
 
 
@@ -209,14 +212,17 @@ def test_what_a_network_draws_is_part_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("env", [Keeping, Drawing])
 def test_asking_in_between_disturbs_nothing(env: type[tr.envs.TensorEnv], tmp_path: Path) -> None:
     """Neither evaluations as it trains nor whatever is asked of the agent between two parts."""
-    quiet, asked = new("ppo", env).learn(quiet=True), new("ppo", env, **EVALUATED)
+    quiet, asked = new("ppo", env).learn(run_dir=tmp_path / "quiet", quiet=True), new("ppo", env, **EVALUATED)
     for stop in (1, 3, 6):
-        asked.learn(until=stop * BATCH, quiet=True)
-        asked.record(tmp_path / "film.mp4", episodes=2)
+        asked.learn(until=stop * BATCH, run_dir=tmp_path / "asked", quiet=True)
+        asked.record(tmp_path / "film.mp4", episodes=2, stochastic=True)
+        asked.show()
         asked.evaluate(2)
         asked.predict(asked.state.obs)
         asked.save(tmp_path / "copy")
     assert_same_state(quiet, asked, but=("run.seconds", "run.best_score"))
+    found = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in rows(tmp_path / "asked")]
+    assert found == rows(tmp_path / "quiet")
 
 
 def test_the_callers_streams_are_left_alone(tmp_path: Path) -> None:

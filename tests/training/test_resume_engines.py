@@ -28,6 +28,13 @@ class Walk(Plain):
         return self.np_random.uniform(-1, 1, 2).astype("f4")
 
 
+class Rows(torch.nn.Module):
+    """Of a screen, how bright each of its rows is."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.float().mean((1, 3)) / 255
+
+
 def vector() -> Any:
     return gymnasium.vector.SyncVectorEnv([Walk, Walk])
 
@@ -46,8 +53,11 @@ ENGINES: list[Any] = [
     pytest.param(
         lambda: "CartPole-v1", dict(num_envs=2, backend="envpool", norm_obs=True), id="envpool", marks=needs("envpool")
     ),
-    pytest.param(lambda: "ALE/Pong-v5", dict(num_envs=2, backend="ale"), id="ale", marks=needs("ale_py", "cv2")),
-]
+    pytest.param(
+        lambda: "ALE/Pong-v5", dict(num_envs=2, backend="ale", network=f"{__name__}:Rows"), id="ale",
+        marks=needs("ale_py", "cv2"),
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -136,18 +136,6 @@ def test_evaluations_come_every_so_many_steps(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
-    plain, evaluated = (
-        tr.PPO("CartPole-v1", **SMALL, eval_every=every, eval_episodes=3, norm_obs=True, max_episode_steps=9)
-        for every in (0, 32)
-    )
-    plain.learn(run_dir=tmp_path / "plain", quiet=True)
-    evaluated.learn(run_dir=tmp_path / "evaluated", quiet=True)
-    assert all("eval/episodic_return" in row for row in rows_of(tmp_path / "evaluated"))
-    assert training(rows_of(tmp_path / "plain")) == training(rows_of(tmp_path / "evaluated"))
-    assert all(torch.equal(a, b) for a, b in zip(plain.policy.parameters(), evaluated.policy.parameters(), strict=True))
-
-
 def test_training_on_one_environment_is_scored_on_another(tmp_path: Path) -> None:
     settings = {**SMALL, "eval_every": 96, "eval_episodes": 4, "max_episode_steps": 30}
     agent = tr.PPO("MountainCar-v0", **settings, train_env="MountainCarShaped-v0", norm_obs=False)
