@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -215,3 +217,17 @@ def test_a_loop_that_is_left_leaves_nothing_noted(leaves: str) -> None:
     assert (kept is None) == (leaves == "by break")
     assert given.state.runtime.repeats.calls is None
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_noting_does_not_import_the_compiler_of_torch() -> None:
+    """Which takes a second."""
+    code = """
+import sys
+import torch
+from tightrope.engine.repeat import Notes
+with Notes() as notes:
+    torch.zeros(3)
+print(notes.complete, "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"]

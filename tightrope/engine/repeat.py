@@ -48,6 +48,11 @@ class Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kept: list[object] = []
         self.complete, self.ignores = True, False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, which takes a second."""
+        return False
+
     def __torch_dispatch__(
         self,
         operation: Callable[..., object],
