@@ -31,6 +31,9 @@ class Walk(Plain):
 class Rows(torch.nn.Module):
     """Of a screen, how bright each of its rows is."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return obs.float().mean((1, 3)) / 255
 
