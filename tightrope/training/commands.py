@@ -20,7 +20,8 @@ def is_nameless(env: str) -> bool:
 
 def needs_python(config: Config, schedules: object) -> bool:
     """Whether a command cannot name all that belongs to a run; `schedules` are functions of the user's."""
-    own = [one.path for one in (*config.run.wrappers, *config.run.functions)] + [*named_classes(config).values()]
+    own = [one.path for one in config.run.wrappers] + [one.path for one in config.run.functions]
+    own += named_classes(config).values()
     scripted, network = any(map(only_in_its_script, own)), config.network.network
     return bool(schedules or scripted or is_nameless(config.env) or (network is not None and not can_be_named(network)))
 
