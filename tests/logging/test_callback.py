@@ -54,6 +54,17 @@ def test_one_that_may_fail_is_named_once_and_left_out(tmp_path: Path, capsys: py
     assert line == "warning: a clumsy one failed and is disabled: ZeroDivisionError: oh no"
 
 
+class Shown(tr.Callback):
+    def on_video(self, path: Path, step: int) -> None:
+        raise ZeroDivisionError("shown")
+
+
+def test_an_error_about_a_video_is_not_the_video(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL, video_every=1)
+    with pytest.raises(ZeroDivisionError, match="shown"):
+        agent.learn(run_dir=tmp_path, quiet=True, callbacks=[Shown()])
+
+
 def test_the_error_of_any_other_ends_training_and_the_run_can_go_on(tmp_path: Path) -> None:
     diary = Diary()
     agent = tr.PPO("CartPole-v1", **SMALL)

@@ -290,3 +290,25 @@ def test_bad_input_is_one_line(flags: str, words: str, tightrope: Any, tmp_path:
     assert re.search(words, complaint), complaint
     assert not said
     assert not (tmp_path / "none").exists()
+
+
+def plain_gae(*given: Any) -> torch.Tensor:
+    return tr.functional.gae(*given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        (dict(memory="gru", num_minibatches=1, learning_rate="piecewise(0: 1e-3, 1: 0)", train_env="EasyCart-v0"), None),
+        (dict(gae=plain_gae), f"has gae {__name__}:plain_gae,"), (dict(train_env=Drifting), f"train_env {__name__}:Drifting"),
+        (dict(learning_rate=lambda progress: 1e-3), f"has learning_rate {__name__}:"),
+    ],
+)  # fmt: skip
+def test_only_code_must_be_given_again(settings: dict[str, Any], asked: str | None, tmp_path: Path) -> None:
+    given: dict[str, Any] = {**TINY, **settings}
+    tr.Population("CartPole-v1", 1, **given).learn(tmp_path, jobs=1, quiet=True)
+    if asked is not None:
+        with pytest.raises(UsageError, match=asked):
+            tr.Population.load(tmp_path)
+    again = tr.Population.load(tmp_path, **(settings if asked else {}))
+    assert again.learn(jobs=1, quiet=True).agents[0].finished

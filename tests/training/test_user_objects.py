@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from run_helpers import forge_config, refusal
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.saved import check_arguments
+from tightrope.training.commands import resume_command
 from tightrope.training.own_code import imported, needs_import, short_name
 from tightrope.training.user_objects import already_here, check_command
 
@@ -178,6 +180,7 @@ def test_a_training_env_of_ones_own_is_named_by_its_path_and_given_again(
     assert "theirs" not in sys.modules
     assert run_command("eval", "run", *own, *trained, "--episodes", "2")[0] == 0
     agent = tr.load("run", env=env, train_env="theirs:Shaped")
+    assert resume_command(Path("run"), agent.config) == shlex.join(["tightrope", "resume", "run", *own, *trained])
     assert type(agent.state.env).__name__ == "Shaped"
     assert type(agent.score_env) is (env or tr.envs.CartPole)
     assert agent.learn(32, quiet=True).evaluate(2).mean >= 0 > agent.state.rollout.reward.max()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,8 +172,9 @@ def train_population(
 
 
 def resume_population(run_dir: Path, args: list[str]) -> int:
-    """Continue the population in a directory, with the flags --jobs, --quiet and --env."""
-    types = {"jobs": int | None, "quiet": bool, "env": str | None, "network": str | None}
+    """Continue the population in a directory, with the flags --jobs and --quiet, and those that name its code."""
+    types: Settings = {"jobs": int | None, "quiet": bool, "env": str | None, "network": str | None}
+    types |= {"memory": str | None, "train_env": str | None, "functions": tuple[str, ...]}
 
     def unknown(name: str) -> UsageError:
         fix = "start a new one with `tightrope train`"
@@ -195,7 +195,7 @@ def train_all(population: Population, run_dir: Path | None, jobs: int | None, qu
     folder, env, agents = population.run_dir or Path(), population.config.env, population.agents
     if received is not None:
         left = sum(not (agent.finished or agent.failed) for agent in agents)
-        words = shlex.join(["tightrope", "resume", str(folder), *(["--env", env] if ":" in env else [])])
+        words = resume_command(folder, population.config)
         print(printable(f"stopped with {left} of {plural(len(agents), 'agent')} unfinished; `{words}` continues"))
         return 128 + received
     scores, failed = [agent.score for agent in population.results if agent.score is not None], failures(population)

@@ -137,6 +137,7 @@ class CallbackList:
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
         self.stopped: str | None = None  # the message of the first StopTraining
+        self.raised: Exception | None = None  # the last one; a callback that was calling others passes it on
 
     def add(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks += callbacks
@@ -153,13 +154,14 @@ class CallbackList:
             except StopTraining as stop:
                 self.stopped = self.stopped or str(stop) or f"by {name}"
             except Exception as error:
-                if callback.may_fail:
+                if callback.may_fail and error is not self.raised:
                     self.callbacks.remove(callback)
                     line = f"warning: {name} failed and is disabled: {failure_text(error)}"
                     print_line(line, error=True)
                 else:
                     first = first or error
         if first is not None:
+            self.raised = first
             raise first
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..algorithms.common import VARYING
+from ..envs.registry import id_or_path
 from ..errors import UsageError
 from ..files import Place, Unreadable
+from ..functional import Schedule
 from ..logging import finite
 from ..tools.sweep.space import Choices, Space
 from ..training.config import plain
-from ..training.own_code import is_import_path, needs_import
+from ..training.own_code import NAMES, is_import_path, needs_import
 from ..training.run_directory import reason
 from ..types import Settings
 from .vary import Takeover
 
 FILE, VERSION = "population.json", 1
 MAX_BYTES = 1 << 28
-IMPORTS = ("network", "memory", "wrappers", "functions", "train_env")  # settings that may name code
+IMPORTS = ("network", "memory", "functions", "train_env", *NAMES, *VARYING)  # settings that may name code
 
 
 @dataclass
@@ -126,7 +130,14 @@ def plain_tree(value: Any) -> Any:
         return [plain_tree(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return getattr(value, "__qualname__", None) or str(plain(value))
+    return id_or_path(value) if callable(value) and not isinstance(value, Schedule) else str(plain(value))
+
+
+def names_code(value: object) -> bool:
+    """Whether a setting is module:name, or a list of such texts; the name of a memory or a schedule is not."""
+    if isinstance(value, list):
+        return any(names_code(each) for each in value)
+    return isinstance(value, str) and re.fullmatch(r"(\w+=)?[\w.]+:\S+", value) is not None
 
 
 def read_record(folder: Path) -> PopulationRecord | None:
@@ -149,7 +160,7 @@ def check_imports(record: PopulationRecord, folder: Path, env: object, settings:
     """Raise UsageError if continuing a population would import code that only its file names."""
     if env is None and (is_import_path(record.env) or needs_import(record.env)):
         raise UsageError(f"{folder} was trained on {record.env}, which a file may not import: give env={record.env!r}")
-    named = next((name for name in IMPORTS if record.settings.get(name) and name not in settings), None)
+    named = next((name for name in IMPORTS if names_code(record.settings.get(name)) and name not in settings), None)
     if named is not None:
         raise UsageError(
             f"{folder} has {named} {record.settings[named]}, which a file may not import: give {named} again"

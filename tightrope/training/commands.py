@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..types import Settings
 from .config import Config, configure
-from .own_code import is_import_path, only_in_its_script, short_name
+from .own_code import only_in_its_script, short_name
 from .presets import NO_STOP, Traits
 from .schedules import OF_THE_MACHINE, functions_in
 from .user_objects import can_be_named, has_id
@@ -21,8 +21,15 @@ def is_nameless(env: str) -> bool:
 def needs_python(config: Config, schedules: object) -> bool:
     """Whether a command cannot name all that belongs to a run; `schedules` are functions of the user's."""
     own = [one.path for one in config.run.wrappers] + [one.path for one in config.run.functions]
+    own += named_classes(config).values()
     scripted, network = any(map(only_in_its_script, own)), config.network.network
     return bool(schedules or scripted or is_nameless(config.env) or (network is not None and not can_be_named(network)))
+
+
+def named_classes(config: Config) -> dict[str, str]:
+    """The settings that name code for which a saved run asks again, as module:Class or module:Name-v0."""
+    named = {"memory": config.network.memory or "", "train_env": config.run.train_env or ""}
+    return {name: path for name, path in named.items() if ":" in path}
 
 
 def resume_command(path: Path, config: Config, *flags: str) -> str:
@@ -32,12 +39,15 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     wrappers = [wrapper.path for wrapper in config.run.wrappers]
     if needs_python(config, schedules):
         own = [*schedules, *(one.name for one in config.run.functions)]
-        given = {"env": is_nameless(env) or is_import_path(env), "network": network, "wrappers": wrappers}
+        given = {"env": is_nameless(env) or ":" in env, "network": network, "wrappers": wrappers} | named_classes(
+            config
+        )
         names = [name for name, value in given.items() if value] + own
         return f'tr.load("{path}"{"".join(f", {name}=..." for name in names)}).learn()'
     words = ["tightrope", "resume", str(path)]
-    words += ["--env", env] if is_import_path(env) else []
+    words += ["--env", env] if ":" in env else []
     words += ["--network", network] if network is not None else []
+    words += [word for name, value in named_classes(config).items() for word in flag(name, value)]
     words += ["--wrappers", *wrappers] if wrappers else []
     words += ["--functions", *map(str, config.run.functions)] if config.run.functions else []
     return shlex.join([*words, *flags])

@@ -182,7 +182,7 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
             f"the network cannot be exported: a graph cannot branch on the values of tensors: {first}"
         ) from error
     assert program is not None
-    if any(isinstance(value.shape[0], int) for value in program.model.graph.inputs):
+    if any(value.shape and isinstance(value.shape[0], int) for value in program.model.graph.inputs):
         found = f"its graph is for {len(example[0])} rows only, as len(obs) or int(obs.shape[0]) make it"
         raise UsageError(f"the network cannot be exported: {found}: use obs.shape[0], or obs.flatten(1)")
     clean(program.model.graph, {*frozen.inputs, *frozen.outputs})
