@@ -191,7 +191,7 @@ EXPECTED: dict[str, Expected] = {
     "InvertedDoublePendulum-v5": _returns(9359, "100 s"),
     "brax/ant": _returns(6100, "40 s on an H200"),
     "brax/hopper": _returns(2175, "193 s"),
-    "brax/walker2d": _returns(885, "300 s"),
+    "brax/walker2d": _returns(1075, "300 s"),
     "CartDoublePendulum-v0": Expected("up for 1.00 of the time", "54 s on an H200"),
 }
 # environments with presets that engines run: (engines, extra that installs one of them)
