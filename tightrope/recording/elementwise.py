@@ -34,6 +34,11 @@ class Context:
     shared: dict[object, Array] = field(default_factory=dict)  # arrays that several operations read
     numbers: dict[int, tuple[Array, object]] = field(default_factory=dict)  # the number that an array is of, by its id
 
+    @property
+    def compiles(self) -> bool:
+        """Whether C code may round in another way than torch."""
+        return self.compiled and not self.exact
+
     def number(self, value: object, dtype: np.dtype[np.generic] | None = None) -> Array:
         """An array of one number."""
         made = np.array(value, dtype)
@@ -128,6 +133,16 @@ def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[C
     if exponent == 2:
         return elementwise(context, np.multiply, (a, a), out, out.dtype)
     return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
+
+
+def erf(x: Array, out: Array) -> None:
+    """The error function, which NumPy does not have."""
+    np.copyto(out, torch.erf(torch.from_numpy(x)).numpy())
+
+
+@ELEMENTWISE.add(aten.erf)
+def error_function_calls(context: Context, out: Tensor, a: Tensor) -> list[Call] | None:
+    return elementwise(context, erf, (a,), out, out.dtype) if context.compiles else None
 
 
 @ELEMENTWISE.add(aten.remainder)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .call import Array, Call, Span, span
+from .call import Array, Call, Function, Span, span
+from .elementwise import erf
 from .pointers import TYPES, Pointers, Unemittable, c_type
 
 SAME = {  # arguments and result have one type
@@ -18,7 +19,7 @@ SAME = {  # arguments and result have one type
 FLOATS = SAME | {
     np.absolute: "fabs{s}({0})", np.true_divide: "{0} / {1}", np.reciprocal: "1 / {0}", np.sqrt: "sqrt{s}({0})",
     np.exp: "exp{f}({0})", np.expm1: "expm1{f}({0})", np.log: "log{f}({0})", np.log1p: "log1p{f}({0})",
-    np.tanh: "tanh{f}({0})", np.remainder: "remainder_f({0}, {1})",
+    np.tanh: "tanh{f}({0})", erf: "erf{f}({0})", np.remainder: "remainder_f({0}, {1})",
 }  # fmt: skip
 BITS = {np.bitwise_and: "{0} & {1}", np.bitwise_or: "{0} | {1}", np.bitwise_xor: "{0} ^ {1}"}
 TESTS = {  # the result is a truth value, possibly stored as a number
@@ -67,7 +68,7 @@ def statement_of(each: Call) -> tuple[tuple[int, ...], Statement]:
         out, given = each.args[0], [each.args[1]]
         mask = each.args[3] if len(each.args) > 3 else None
         expression = "{0} != 0" if out.dtype == bool else "{0}"
-    elif isinstance(each.function, np.ufunc):
+    elif isinstance(each.function, np.ufunc) or each.function is erf:
         *given, out = each.args
         expression = expression_of(each.function, [x.dtype for x in given], out.dtype)
     else:
@@ -83,7 +84,7 @@ def statement_of(each: Call) -> tuple[tuple[int, ...], Statement]:
     return shape, made
 
 
-def expression_of(function: np.ufunc, given: Sequence[np.dtype[np.generic]], out: np.dtype[np.generic]) -> str:
+def expression_of(function: Function, given: Sequence[np.dtype[np.generic]], out: np.dtype[np.generic]) -> str:
     if len(set(given)) != 1:
         raise Unemittable(function)
     kind = given[0].kind

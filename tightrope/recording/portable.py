@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from .activations import ACTIVATIONS
 from .call import Call, Function, Unrecordable, array, call_of
 from .elementwise import Builder, Context, Entries, Operand, aten, common_type, elementwise
 
@@ -20,7 +21,7 @@ Own = TypeVar("Own", bound=Function)
 Dims = int | list[int] | tuple[int, ...] | None
 Indices = Sequence[Tensor | None]
 PORTABLE = Entries()
-SIMPLER: dict[object, Function] = {}  # operations as functions of simpler ones
+SIMPLER: dict[object, Function] = {**ACTIVATIONS}  # operations as functions of simpler ones
 SAME_TYPE = {  # results have the type in which they are computed
     aten.floor: np.floor, aten.ceil: np.ceil, aten.round: np.rint, aten.trunc: np.trunc, aten.tan: np.tan,
     aten.asin: np.arcsin, aten.acos: np.arccos, aten.atan: np.arctan, aten.sinh: np.sinh, aten.cosh: np.cosh,

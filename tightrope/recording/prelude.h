@@ -84,6 +84,19 @@ INLINE float tanh_f4(float x) {
              - 3.33332819422e-1f) * z * x + x;
   return a < 0.625f ? p : copysignf(y, x);
 }
+/* A polynomial in x^2 up to 0.9. Above, 1 - exp(-x^2) times a polynomial in 1 / (1 + x / 2). */
+INLINE float erf_f4(float x) {
+  unsigned n;
+  float a = fabsf(x);
+  a = a > 4.0f ? 4.0f : a;
+  float z = a * a, t = 1.0f / (1.0f + 0.5f * a), e = (reduced_expm1(-z, &n) + 1.0f) * power_of_two(n);
+  float p = (((((8.5341206313e-05f * z - 8.1807808865e-04f) * z + 5.2043315834e-03f) * z - 2.6860708958e-02f) * z
+              + 1.1283718891e-01f) * z - 3.7612635253e-01f) * z + 1.1283791668e+00f;
+  float q = ((((((((-8.1427005615e-02f * t + 3.7947276940e-01f) * t - 6.5969517136e-01f) * t + 4.5334134889e-01f) * t
+                 - 1.3560890794e-01f) * t + 2.4531086303e-01f) * t + 2.3275456438e-01f) * t + 2.8384521905e-01f) * t
+             + 2.8198118132e-01f) * t + 2.4413416829e-06f;
+  return a < 0.9f ? p * x : x != x ? x : copysignf(1.0f - e * q, x);
+}
 #define INDEPENDENT _Pragma("omp simd") /* the entries of the next loop do not depend on each other */
 INLINE float remainder_f(float x, float y) { /* with the sign of y */
   float rest = fmodf(x, y);

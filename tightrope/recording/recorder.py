@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .activations import ACTIVATIONS
 from .call import Call, Unrecordable, call_of
 from .elementwise import ELEMENTWISE, Context, aten, common_type, elementwise
 from .portable import PORTABLE, simplified
@@ -188,7 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor):
             calls = calls_for(self.context, operation, args, kwargs, result)
         if calls is None:
-            if self.context.portable:
+            if self.context.portable or (self.context.compiles and operation.overloadpacket in ACTIVATIONS):
                 return False
             if any(x.nbytes > LARGE for x in tensors(result)):
                 raise Unrecordable(f"{operation}: its result is too large to be copied")
