@@ -53,6 +53,11 @@ def classic(cls: type[tr.Agent], **settings: Any) -> Callable[[], Any]:
     return lambda: cls("CartPole-v1", **common | settings)
 
 
+def pendulum(**settings: Any) -> Callable[[], Any]:
+    common: dict[str, Any] = dict(seed=1, device="cpu", num_envs=64, num_steps=64, num_minibatches=4)
+    return lambda: tr.PPO("Pendulum-v1", **common | settings)
+
+
 WORKLOADS: dict[str, tuple[str, Callable[[], Any]]] = {
     **{name: (f"{name} {workloads.WORKLOADS[name][0]}", workload(name)) for name in ("W2", "W3", "W4", "W5")},
     "preset": ("CartPole, its preset: 512 rows, 2 x 32", classic(tr.PPO)),
@@ -62,12 +67,11 @@ WORKLOADS: dict[str, tuple[str, Callable[[], Any]]] = {
             "Acrobot-v1", seed=1, num_envs=64, num_steps=64, num_minibatches=4, hidden_sizes=(64, 64), device="cpu"
         ),
     ),
-    "wide": (
-        "Pendulum, minibatches of 1,024 rows, 2 x 256",
-        lambda: tr.PPO(
-            "Pendulum-v1", seed=1, num_envs=64, num_steps=64, num_minibatches=4, hidden_sizes=(256, 256), device="cpu"
-        ),
-    ),
+    "wide": ("Pendulum, minibatches of 1,024 rows, 2 x 256", pendulum(hidden_sizes=(256, 256))),
+    **{
+        name: (f"Pendulum, the same rows, 2 x 64, {name}", pendulum(activation=name))
+        for name in ("elu", "silu", "gelu")
+    },
     "large": (
         "CartPole, minibatches of 65,536 rows, 2 x 64",
         classic(tr.PPO, num_envs=8192, num_steps=32, num_minibatches=4, hidden_sizes=(64, 64), total_timesteps=2**26),

@@ -75,7 +75,7 @@ def layer_norm(
     x: Tensor, shape: Sequence[int], weight: Weight, bias: Weight, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the result, the means and the reciprocal standard deviations."""
-    rows, kept = flat(x, shape), (*x.shape[: x.dim() - len(shape)], *[1] * len(shape))
+    rows, kept = normalised_rows(x, shape), (*x.shape[: x.dim() - len(shape)], *[1] * len(shape))
     size = rows.shape[1]
     mean = rows.sum(1, keepdim=True) / size
     centred = rows - mean
@@ -90,7 +90,7 @@ def layer_norm_backward(
     wanted: Sequence[bool],
 ) -> tuple[Weight, Weight, Weight]:  # fmt: skip
     size, scale = math.prod(shape), scale.reshape(-1, 1)
-    normal, given = (flat(x, shape) - mean.reshape(-1, 1)) * scale, flat(grad, shape)
+    normal, given = (normalised_rows(x, shape) - mean.reshape(-1, 1)) * scale, normalised_rows(grad, shape)
     inner = given if weight is None else given * weight.reshape(1, -1)
     along = (inner * normal).sum(1, keepdim=True) / size
     below = scale * (inner - inner.sum(1, keepdim=True) / size - normal * along)
@@ -101,7 +101,7 @@ def layer_norm_backward(
     )
 
 
-def flat(x: Tensor, shape: Sequence[int]) -> Tensor:
+def normalised_rows(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a matrix of which each row is normalised."""
     return x.contiguous().view(-1, math.prod(shape))
 

@@ -135,14 +135,14 @@ def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[C
     return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
 
 
-def erf(x: Array, out: Array) -> None:
+def array_erf(x: Array, out: Array) -> None:
     """The error function, which NumPy does not have."""
     np.copyto(out, torch.erf(torch.from_numpy(x)).numpy())
 
 
 @ELEMENTWISE.add(aten.erf)
 def error_function_calls(context: Context, out: Tensor, a: Tensor) -> list[Call] | None:
-    return elementwise(context, erf, (a,), out, out.dtype) if context.compiles else None
+    return elementwise(context, array_erf, (a,), out, out.dtype) if context.compiles else None
 
 
 @ELEMENTWISE.add(aten.remainder)

@@ -8,21 +8,21 @@ from typing import NamedTuple
 import numpy as np
 
 from .call import Array, Call, Function, Span, span
-from .elementwise import erf
+from .elementwise import array_erf
 from .pointers import TYPES, Pointers, Unemittable, c_type
 
-SAME = {  # arguments and result have one type
+SAME: dict[object, str] = {  # arguments and result have one type
     np.add: "{0} + {1}", np.subtract: "{0} - {1}", np.multiply: "{0} * {1}", np.maximum: "LARGER({0}, {1})",
     np.minimum: "SMALLER({0}, {1})", np.negative: "-{0}", np.sign: "({0} > 0) - ({0} < 0)",
     np.absolute: "({0} < 0 ? -{0} : {0})",
 }  # fmt: skip
-FLOATS = SAME | {
+FLOATS: dict[object, str] = SAME | {
     np.absolute: "fabs{s}({0})", np.true_divide: "{0} / {1}", np.reciprocal: "1 / {0}", np.sqrt: "sqrt{s}({0})",
     np.exp: "exp{f}({0})", np.expm1: "expm1{f}({0})", np.log: "log{f}({0})", np.log1p: "log1p{f}({0})",
-    np.tanh: "tanh{f}({0})", erf: "erf{f}({0})", np.remainder: "remainder_f({0}, {1})",
+    np.tanh: "tanh{f}({0})", array_erf: "erf{f}({0})", np.remainder: "remainder_f({0}, {1})",
 }  # fmt: skip
-BITS = {np.bitwise_and: "{0} & {1}", np.bitwise_or: "{0} | {1}", np.bitwise_xor: "{0} ^ {1}"}
-TESTS = {  # the result is a truth value, possibly stored as a number
+BITS: dict[object, str] = {np.bitwise_and: "{0} & {1}", np.bitwise_or: "{0} | {1}", np.bitwise_xor: "{0} ^ {1}"}
+TESTS: dict[object, str] = {  # the result is a truth value, possibly stored as a number
     np.greater: "{0} > {1}", np.greater_equal: "{0} >= {1}", np.less: "{0} < {1}", np.less_equal: "{0} <= {1}",
     np.equal: "{0} == {1}", np.not_equal: "{0} != {1}", np.logical_and: "{0} && {1}", np.logical_or: "{0} || {1}",
     np.logical_not: "!{0}",
@@ -68,7 +68,7 @@ def statement_of(each: Call) -> tuple[tuple[int, ...], Statement]:
         out, given = each.args[0], [each.args[1]]
         mask = each.args[3] if len(each.args) > 3 else None
         expression = "{0} != 0" if out.dtype == bool else "{0}"
-    elif isinstance(each.function, np.ufunc) or each.function is erf:
+    elif isinstance(each.function, np.ufunc) or each.function is array_erf:
         *given, out = each.args
         expression = expression_of(each.function, [x.dtype for x in given], out.dtype)
     else:
