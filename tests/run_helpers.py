@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from forks import PythonProcess
-from torch import Tensor
+from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine.metrics import Reading
+from tightrope.models.memory import Memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "reliability"))
 
@@ -144,3 +145,16 @@ class Spoiled(tr.envs.Pendulum):
     def observe(self, state: Tensor) -> Tensor:
         obs = super().observe(state)
         return self.spoil(obs, (1,)) if self.what == "observation" else obs
+
+
+class Decaying(Memory):
+    """A user's memory: a decaying mean of its input, unrolled by the base class."""
+
+    def __init__(self, in_features: int, size: int) -> None:
+        super().__init__()
+        self.state_size = self.out_features = size
+        self.layer = nn.Linear(in_features, size)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = 0.9 * state + 0.4 * self.layer(x)
+        return state.tanh(), state

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_helpers import assert_same_state
-from torch import Tensor, nn
+from run_helpers import Decaying, assert_same_state
 
 import tightrope as tr
 from tightrope.engine import Runtime, runtime
@@ -18,7 +17,6 @@ from tightrope.engine.recorded import trial_parameters
 from tightrope.engine.segments import LONG, STEPS, SegmentGradient, in_segments_faster, of_length
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
-from tightrope.models.memory import Memory
 from tightrope.sequences import Sequences, SequenceTrajectories, sequences_of_rows
 from tightrope.types import Box, Discrete, columns_of
 
@@ -26,19 +24,6 @@ N, SIZE = 3, 5
 LOSSES: dict[type[Sequences], Any] = {
     Sequences: PPOLoss(0.2, 0.5, 0.02, True), SequenceTrajectories: VPGLoss(True, 0.5, 0.7, 0.03)
 }  # fmt: skip
-
-
-class Decaying(Memory):
-    """A user's memory with the `unroll` of the base class."""
-
-    def __init__(self, in_features: int, size: int) -> None:
-        super().__init__()
-        self.state_size = self.out_features = size
-        self.layer = nn.Linear(in_features, size)
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = 0.9 * state + 0.4 * self.layer(x)
-        return state.tanh(), state
 
 
 def a_policy(memory: str, share: bool = True, layers: int = 1) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_helpers import Decaying
 from torch import Tensor, nn
 
 from tightrope.errors import UsageError
@@ -16,19 +17,6 @@ from tightrope.sequences import sequences_of_rows
 from tightrope.types import Box, Discrete
 
 KINDS = list(MEMORIES)
-
-
-class Decaying(Memory):
-    """A user's memory: a decaying mean of its input, unrolled by the base class."""
-
-    def __init__(self, in_features: int, size: int) -> None:
-        super().__init__()
-        self.state_size = self.out_features = size
-        self.layer = nn.Linear(in_features, size)
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = 0.9 * state + 0.1 * self.layer(x)
-        return state.tanh(), state
 
 
 def some(kind: Any, layers: int = 1) -> Memory:
